@@ -17,7 +17,7 @@ from ortdeploy.files.opening import regular_path
 from ortdeploy.operations.tokenize_clip import ClipTokenizer
 from ortdeploy.pipelines.component import Component, ComposedSession
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPreset
-from ortdeploy.presets.component_contracts import ANSWERS
+from ortdeploy.presets.component_contracts import ANSWERS, latent_shape
 from ortdeploy.presets.schedulers import make_scheduler
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contract_checks import ContractCheck
@@ -25,8 +25,6 @@ from ortdeploy.tensors.contracts import ContractError
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.types import TensorType
 
-PIXELS_OF_A_LATENT = 8
-LATENT_CHANNELS = 4
 LATENT_SCALE = 0.18215
 """The factor on Stable Diffusion's latents in training, as in Rombach et al., 2022, and in diffusers' pipelines."""
 
@@ -41,8 +39,9 @@ class TextToImageSession(ComposedSession):
             raise TypeError("the pipeline has no preset")
         self._preset: PlannedPreset = pipeline.preset
         self._ports = pipeline.preset.ports
-        latents, image = _latent_shape(self._preset)[1:], (self._preset.height, self._preset.width)
-        sizes = {"latents": list(latents), "image": list(image)}
+        image = self._preset.height, self._preset.width
+        self._latent_shape = latent_shape(*image)
+        sizes = {"latents": list(self._latent_shape[1:]), "image": list(image)}
         self._answers = {
             part: ContractCheck(one, sizes, {parameter.name: TensorType() for parameter in one.inputs})
             for part, one in ANSWERS.items()
@@ -136,11 +135,10 @@ class TextToImageSession(ComposedSession):
 
     def _noise(self, seeds: Sequence[int]) -> Array:
         """Return starting noise, [rows, 4, height / 8, width / 8]; a row's noise depends on its seed alone."""
-        shape = _latent_shape(self._preset)
         if self._latents is not None:
             return np.repeat(self._latents, len(seeds), axis=0)
         try:
-            return np.concatenate([np.random.RandomState(seed).randn(1, *shape) for seed in seeds])
+            return np.concatenate([np.random.RandomState(seed).randn(1, *self._latent_shape) for seed in seeds])
         except ValueError as error:
             raise OrtdeployError(f"seed: {error}") from error
 
@@ -149,14 +147,10 @@ class TextToImageSession(ComposedSession):
         if self._preset.latents is None:
             return None
         latents = np.load(regular_path(self._preset.latents), allow_pickle=False).astype(np.float64)
-        shape = _latent_shape(self._preset)
+        shape = self._latent_shape
         if latents.shape not in {shape, (1, *shape)}:
             raise ValueError(f"{self._preset.latents} is {list(latents.shape)}, and the image needs {list(shape)}")
         return np.asarray(latents.reshape(1, *shape))
-
-
-def _latent_shape(preset: PlannedPreset) -> tuple[int, int, int]:
-    return LATENT_CHANNELS, preset.height // PIXELS_OF_A_LATENT, preset.width // PIXELS_OF_A_LATENT
 
 
 def _filled(array: Array, rows: int) -> Array:

@@ -52,3 +52,8 @@ COMPONENTS = {
 
 ANSWERS = {name: replace(one, inputs=(one.inputs[0], *one.outputs), outputs=()) for name, one in COMPONENTS.items()}
 """By component, what takes its first input and its output together: both have the same rows and sizes."""
+
+
+def latent_shape(height: int, width: int) -> tuple[int, int, int]:
+    """Return the shape of the latents of one image; each stands for 8 x 8 pixels."""
+    return 4, height // 8, width // 8

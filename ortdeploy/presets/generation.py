@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, ValidationError, convert, field
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from ortdeploy.facts.models import DiffusionFacts, ModelFacts, ValueFacts
 from ortdeploy.facts.problems import Problem
@@ -138,11 +138,11 @@ class _Tokenizer(Struct, frozen=True):
 
 def read_generation(root: Path, preset: PresetSpec, models: Mapping[str, ModelFacts]) -> DiffusionFacts:
     """Return what goes in and comes out, what genai_config.json says, and the digest of what lies beside the model."""
-    inputs, outputs = tuple(_inputs(preset)), tuple(_outputs(preset))
+    bare = DiffusionFacts(inputs=tuple(_inputs(preset)), outputs=tuple(_outputs(preset)))
     parts = {part: models[name] for part, name in preset.parts.items()}
     problem = _vain(preset) or _taken_names(preset) or missing_folder(root, preset)
     if problem is not None:
-        return DiffusionFacts(inputs=inputs, outputs=outputs, problem=problem)
+        return replace(bare, problem=problem)
     files = PresetFiles(root / preset.folder)
     try:
         digest = _read_files(files, preset.folder)
@@ -158,15 +158,8 @@ def read_generation(root: Path, preset: PresetSpec, models: Mapping[str, ModelFa
     except (FolderError, OSError) as error:
         problem = Problem(kind="preset", detail=str(error))
     if problem is not None:
-        return DiffusionFacts(inputs=inputs, outputs=outputs, problem=problem)
-    return DiffusionFacts(
-        sha256=digest,
-        folder_sha256=folder_digest(digest, parts),
-        files=files.hashed,
-        ports=about,
-        inputs=inputs,
-        outputs=outputs,
-    )
+        return replace(bare, problem=problem)
+    return replace(bare, sha256=digest, folder_sha256=folder_digest(digest, parts), files=files.hashed, ports=about)
 
 
 def search_of(preset: PresetSpec, facts: DiffusionFacts) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts, ValueFacts
 from ortdeploy.facts.problems import Problem
@@ -17,14 +19,13 @@ from ortdeploy.files.names import is_file
 from ortdeploy.files.numpy_files import map_npy
 from ortdeploy.manifest.pipelines import DIFFUSION, PresetSpec
 from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH, ClipTokenizer
-from ortdeploy.presets.component_contracts import ANSWERS, COMPONENTS
-from ortdeploy.presets.folder import PROMPTS, PresetFiles, folder_digest, image_type, missing_folder
+from ortdeploy.presets.component_contracts import ANSWERS, COMPONENTS, latent_shape
+from ortdeploy.presets.folder import PROMPTS, FolderError, PresetFiles, folder_digest, image_type, missing_folder
 from ortdeploy.presets.optimum import read_optimum
 from ortdeploy.presets.schedulers import read_scheduler
 from ortdeploy.tensors.contracts import ContractError, FormalParameter
 from ortdeploy.tensors.types import ROWS, Shape, TensorType
 
-_LATENT_CHANNELS, _PIXELS = 4, 8
 _FILES = ("tokenizer/vocab.json", "tokenizer/merges.txt", "scheduler/scheduler_config.json")
 _CONFIG = "tokenizer/tokenizer_config.json"
 """It may be there, and says then what prompts are filled up with."""
@@ -40,31 +41,30 @@ def read_diffusion(
     if preset.kind == DIFFUSION:
         return read_optimum(root, preset, models)
     folder = root / preset.folder
-    outputs = (ValueFacts(name="image", kind="tensor", tensor=image_type(preset)),)
+    bare = DiffusionFacts(inputs=PROMPTS, outputs=(ValueFacts(name="image", kind="tensor", tensor=image_type(preset)),))
     missing = missing_folder(root, preset)
     if missing is not None:
-        return DiffusionFacts(inputs=PROMPTS, outputs=outputs, problem=missing)
+        return replace(bare, problem=missing)
     try:
         files = PresetFiles(folder)
         scheduler, digest = _read_files(files, folder, preset.folder)
         parts = {part: models[name] for part, name in preset.parts.items()}
         unusable = next((facts.problem for facts in parts.values() if facts.problem), None)
         if unusable is not None:
-            return DiffusionFacts(inputs=PROMPTS, outputs=outputs, problem=unusable)
+            return replace(bare, problem=unusable)
         ports = {part: _ports(part, facts, _adapted(part, preset, adapters)) for part, facts in parts.items()}
         _check_together(parts, ports, preset, files)
         if preset.latents is not None:
             _check_latents(root / preset.latents, preset)
-    except _PresetProblemError as error:
-        return DiffusionFacts(inputs=PROMPTS, outputs=outputs, problem=Problem(kind="preset", detail=str(error)))
-    return DiffusionFacts(
+    except FolderError as error:
+        return replace(bare, problem=Problem(kind="preset", detail=str(error)))
+    return replace(
+        bare,
         sha256=digest,
         folder_sha256=folder_digest(digest, parts),
         files=files.hashed,
         scheduler=scheduler,
         ports=ports,
-        inputs=PROMPTS,
-        outputs=outputs,
     )
 
 
@@ -73,7 +73,7 @@ def painted_shapes(preset: PresetSpec, ports: Mapping[str, Any], rows: int) -> d
     if not ports:
         return {}
     guided = rows * 2 if preset.guidance_scale > 1 else rows
-    latents = (_LATENT_CHANNELS, preset.height // _PIXELS, preset.width // _PIXELS)
+    latents = latent_shape(preset.height, preset.width)
     length, time = ports["text_encoder"]["length"], (1,) * ports["unet"]["timestep"]["rank"]
     sample = (ports["unet"]["rows"] or guided, *latents)
     return {
@@ -87,10 +87,6 @@ def painted_shapes(preset: PresetSpec, ports: Mapping[str, Any], rows: int) -> d
     }
 
 
-class _PresetProblemError(Exception):
-    """Why a folder cannot be used, in full sentences."""
-
-
 def _read_files(files: PresetFiles, folder: Path, shown: str) -> tuple[Mapping[str, Any], str]:
     """Return the scheduler's settings, and the digest of the files beside the models."""
     digest = hashlib.sha256()
@@ -99,11 +95,11 @@ def _read_files(files: PresetFiles, folder: Path, shown: str) -> tuple[Mapping[s
             digest.update(files.read(name))
         except OSError as error:
             detail = f"{shown}/{name} cannot be read: {error.strerror}. Provide the whole folder."
-            raise _PresetProblemError(detail) from error
+            raise FolderError(detail) from error
     config = _json(files, "scheduler/scheduler_config.json", shown)
     scheduler, problem = read_scheduler(config)
     if problem:
-        raise _PresetProblemError(f"{shown} cannot be painted with: {problem}.")
+        raise FolderError(f"{shown} cannot be painted with: {problem}.")
     return scheduler, digest.hexdigest()
 
 
@@ -111,9 +107,9 @@ def _json(files: PresetFiles, name: str, shown: str) -> Mapping[str, Any]:
     try:
         found = json.loads(files.read(name).decode("utf-8"))
     except (ValueError, RecursionError, OSError) as error:
-        raise _PresetProblemError(f"{shown}/{name} is no JSON text: {error}.") from error
+        raise FolderError(f"{shown}/{name} is no JSON text: {error}.") from error
     if not isinstance(found, dict):
-        raise _PresetProblemError(f"{shown}/{name} is no JSON object.")
+        raise FolderError(f"{shown}/{name} is no JSON object.")
     return found
 
 
@@ -129,7 +125,7 @@ def _ports(part: str, facts: ModelFacts, adapted: set[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one in COMPONENTS[part].inputs:
         if one.name not in known:
-            raise _PresetProblemError(f"{part} has no input {one.name}; it has {', '.join(known) or 'none'}.")
+            raise FolderError(f"{part} has no input {one.name}; it has {', '.join(known) or 'none'}.")
         tensor = known[one.name].tensor
         rank = len(one.forms[-1].axes) if tensor.shape is None else len(tensor.shape)
         found[one.name] = {"name": one.name, "dtype": tensor.dtype, "rank": rank}
@@ -137,24 +133,24 @@ def _ports(part: str, facts: ModelFacts, adapted: set[str]) -> dict[str, Any]:
     fed = {*found, *adapted}
     others = [value.name for value in facts.inputs if value.name not in fed and not value.optional]
     if others:
-        raise _PresetProblemError(f"{part} takes {', '.join(others)} too, which text-to-image does not feed.")
+        raise FolderError(f"{part} takes {', '.join(others)} too, which text-to-image does not feed.")
     first = known[COMPONENTS[part].inputs[0].name].tensor.shape or (None,)
     return {**found, "output": facts.outputs[0].name, "rows": first[0] if isinstance(first[0], int) else None}
 
 
 def _hold(part: str, facts: ModelFacts) -> None:
-    """Hold a component's graph against its contract. Raises _PresetProblemError."""
+    """Hold a component's graph against its contract. Raises FolderError."""
     contract, answers = COMPONENTS[part], ANSWERS[part]
     taken = {value.name: value.tensor for value in facts.inputs}
     try:
         contract.solve({}, {one.name: _any_rows(taken[one.name], one) for one in contract.inputs})
     except ContractError as error:
-        raise _PresetProblemError(f"{part} is not what text-to-image feeds: {error}.") from error
+        raise FolderError(f"{part} is not what text-to-image feeds: {error}.") from error
     given = facts.outputs[0].tensor
     try:
         answers.solve({}, {answers.inputs[-1].name: given.with_shape(_unnamed(given.shape))})
     except ContractError as error:
-        raise _PresetProblemError(f"text-to-image cannot use what {part} gives: {error}.") from error
+        raise FolderError(f"text-to-image cannot use what {part} gives: {error}.") from error
 
 
 def _any_rows(tensor: TensorType, parameter: FormalParameter) -> TensorType:
@@ -178,15 +174,15 @@ def _check_together(
     ports["unet"]["width"] = _shape(parts["unet"], "encoder_hidden_states")[2]
     hidden, wanted = _last(parts["text_encoder"]), _shape(parts["unet"], "encoder_hidden_states")[2]
     if isinstance(hidden, int) and isinstance(wanted, int) and hidden != wanted:
-        raise _PresetProblemError(
+        raise FolderError(
             f"text_encoder makes embeddings of {hidden} numbers, and unet takes {wanted}: they are of two pipelines."
         )
-    latents = (_LATENT_CHANNELS, preset.height // _PIXELS, preset.width // _PIXELS)
+    latents = latent_shape(preset.height, preset.width)
     for part, name in (("unet", "sample"), ("vae_decoder", "latent_sample")):
         for have, want in zip(latents, _shape(parts[part], name)[1:], strict=True):
             if isinstance(want, int) and want != have:
                 sizes = ", ".join(map(str, _shape(parts[part], name)[1:]))
-                raise _PresetProblemError(
+                raise FolderError(
                     f"{part} takes latents of {sizes}, and images of {preset.height} x {preset.width} pixels have "
                     f"{', '.join(map(str, latents))}. Set height and width to 8 times the last two."
                 )
@@ -195,10 +191,10 @@ def _check_together(
     try:
         ClipTokenizer(files.folder / "tokenizer")
     except (OSError, ValueError) as error:
-        raise _PresetProblemError(f"{preset.folder}/tokenizer cannot be used: {error}.") from error
+        raise FolderError(f"{preset.folder}/tokenizer cannot be used: {error}.") from error
     highest = max((number for number in vocabulary.values() if isinstance(number, int)), default=0)
     if limits is not None and highest > limits[1]:
-        raise _PresetProblemError(
+        raise FolderError(
             f"The vocabulary has ids up to {highest}, and text_encoder's table ends at {limits[1]}: they are of two "
             "pipelines."
         )
@@ -206,16 +202,16 @@ def _check_together(
 
 def _check_latents(path: Path, preset: PresetSpec) -> None:
     """Hold starting noise against the images' size."""
-    wanted = (_LATENT_CHANNELS, preset.height // _PIXELS, preset.width // _PIXELS)
+    wanted = latent_shape(preset.height, preset.width)
     try:
         latents = map_npy(path, preset.latents)
     except OrtdeployError as error:
-        raise _PresetProblemError(f"latents: {error}.") from error
+        raise FolderError(f"latents: {error}.") from error
     if latents.dtype.kind not in "fiu":
-        raise _PresetProblemError(f"latents: {preset.latents} is no array of numbers.")
+        raise FolderError(f"latents: {preset.latents} is no array of numbers.")
     shape = latents.shape
     if shape not in {wanted, (1, *wanted)}:
-        raise _PresetProblemError(f"latents: {preset.latents} is {list(shape)}, and the images need {list(wanted)}.")
+        raise FolderError(f"latents: {preset.latents} is {list(shape)}, and the images need {list(wanted)}.")
 
 
 def _shape(facts: ModelFacts, name: str) -> tuple[Any, ...]:
