@@ -5,10 +5,14 @@ device of which only that is known which all devices of the provider have in com
 """
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from ortdeploy.facts.host import RuntimeFacts
+from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
 from ortdeploy.facts.variants import OfferedDevice
 from ortdeploy.providers.catalogue import CPU, PROVIDERS, find_provider, full_name
+
+if TYPE_CHECKING:
+    from ortdeploy.plan.steps import PlannedDevice
 
 _OF_MEMORY = {
     "AMD GPU": ("GPU", "AMD"),
@@ -26,11 +30,9 @@ def built_in_device(provider: str, *, opens: bool | None = None) -> OfferedDevic
     return OfferedDevice(provider=provider, kind="CPU" if provider == CPU else kind, vendor=vendor, opens=opens)
 
 
-def plugin_devices(runtime: RuntimeFacts) -> tuple[OfferedDevice, ...]:
-    """Return the devices of plugin packages."""
-    return tuple(
-        OfferedDevice(provider=one.provider, kind=one.kind, vendor=one.vendor, name=one.name) for one in runtime.devices
-    )
+def plugin_device(provider: str, device: "DeviceFacts | PlannedDevice", *, opens: bool | None = None) -> OfferedDevice:
+    """Return a device of a plugin package's provider."""
+    return OfferedDevice(provider=provider, kind=device.kind, vendor=device.vendor, name=device.name, opens=opens)
 
 
 def described_devices(
@@ -42,20 +44,15 @@ def described_devices(
     plugin packages.
     """
     known = None if opens is None else {full_name(one) for one in opens}
-    listed = plugin_devices(runtime)
-    alone = {*runtime.available_providers, *(known or ())} - {one.provider for one in listed}
+    listed = {one.provider for one in runtime.devices}
+    alone = {*runtime.available_providers, *(known or ())} - listed
     if known is None and not tells_devices:
-        alone |= {one.name for one in PROVIDERS if one.plugin is not None} - {one.provider for one in listed}
+        alone |= {one.name for one in PROVIDERS if one.plugin is not None} - listed
 
     def does_open(provider: str) -> bool | None:
         return provider in known if known is not None else True if provider == CPU else None
 
     return (
-        *(
-            OfferedDevice(
-                provider=one.provider, kind=one.kind, vendor=one.vendor, name=one.name, opens=does_open(one.provider)
-            )
-            for one in listed
-        ),
+        *(plugin_device(one.provider, one, opens=does_open(one.provider)) for one in runtime.devices),
         *(built_in_device(name, opens=does_open(name)) for name in sorted(alone)),
     )

@@ -21,7 +21,7 @@ from ortdeploy.manifest.profiles import profile_names
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.manifest.when import PROFILES, Term, cheap, offers, takes_a_session
 from ortdeploy.planning.devices.kept_choices import last_choice, lost_facts
-from ortdeploy.planning.devices.offered_devices import built_in_device
+from ortdeploy.planning.devices.offered_devices import built_in_device, plugin_device
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.providers.catalogue import CPU, PROVIDERS, short_name
 from ortdeploy.shell import command
@@ -167,11 +167,9 @@ def offered_here() -> "Iterator[tuple[OfferedDevice, PlannedProvider]]":
     from ortdeploy.sessions.provider_trial import offered  # noqa: PLC0415  brings numpy
 
     for provider in offered(probe_runtime({one.name: None for one in PROVIDERS})):
-        own = provider.device
-        if own is None:
-            yield built_in_device(provider.name), provider
-        else:
-            yield OfferedDevice(provider=provider.name, kind=own.kind, vendor=own.vendor, name=own.name), provider
+        name, own = provider.name, provider.device
+        device = built_in_device(name) if own is None else plugin_device(name, own)
+        yield device, provider
 
 
 def does_open(provider: "PlannedProvider") -> bool:

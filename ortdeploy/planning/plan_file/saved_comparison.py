@@ -12,6 +12,7 @@ from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.plan.steps import Plan, PlannedFiles
+from ortdeploy.planning.differences import NOTHING
 from ortdeploy.planning.make.facts import OF_MACHINE, PROVIDERS, VERSION, plan_facts
 from ortdeploy.planning.make.plan import plan_inputs
 from ortdeploy.planning.plan_file.plan_writing import digest_of, made
@@ -152,7 +153,7 @@ def difference(saved: Any, ours: Any, at: str = "") -> str | None:
     """Return the first place where two JSON values differ, in words; None if they do not."""
     if isinstance(saved, dict) and isinstance(ours, dict):
         inner = (
-            difference(saved.get(key, _NOTHING), ours.get(key, _NOTHING), f"{at}.{key}" if at else key)
+            difference(saved.get(key, NOTHING), ours.get(key, NOTHING), f"{at}.{key}" if at else key)
             for key in dict.fromkeys([*ours, *saved])
         )
         return next((found for found in inner if found), None)
@@ -161,13 +162,6 @@ def difference(saved: Any, ours: Any, at: str = "") -> str | None:
     if type(saved) is type(ours) and saved == ours:
         return None
     return f"{at}: the plan file says {_shown(saved)}, the manifest gives {_shown(ours)}"
-
-
-class _Nothing:
-    """Stands for a value that one of two mappings lacks."""
-
-
-_NOTHING = _Nothing()
 
 
 def _differences_of_lists(saved: list[Any], ours: list[Any], at: str) -> Iterator[str]:
@@ -180,4 +174,4 @@ def _differences_of_lists(saved: list[Any], ours: list[Any], at: str) -> Iterato
 
 
 def _shown(value: Any) -> str:
-    return "nothing" if isinstance(value, _Nothing) else shown(value)
+    return "nothing" if value is NOTHING else shown(value)
