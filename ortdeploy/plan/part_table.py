@@ -73,7 +73,7 @@ class PartTable(Struct, frozen=True, kw_only=True):
 
 def read_part_table(bound: bytes) -> PartTable:
     """Return the parts in the `bound.json` of a plan. Raises ValueError, TypeError or LookupError if it has none."""
-    table: PartTable = decode(PartTable, read_json(bound)["parts"])
+    table = decode(PartTable, read_json(bound)["parts"])
     numbers = (table.first_number, table.first_row, table.end, table.rows_per_part - 1)
     if not all(0 <= number < _MOST for number in numbers):
         raise ValueError(f"{table} has no parts")

@@ -7,7 +7,7 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, ForwardRef, Union, get_args, get_origin, get_type_hints
+from typing import Any, ForwardRef, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,7 +24,6 @@ from ortdeploy.plan.steps import (
     LoadAdapter,
     OpenSession,
     Plan,
-    PlannedCheck,
     PlannedInput,
     PlannedSession,
     RowCheck,
@@ -51,6 +50,7 @@ ALWAYS_SAID: Mapping[str, Any] = {"rate": None, "exif": True}
 """The settings of input formats that plans in use say of every job, with their defaults."""
 STEP_NAMES: Mapping[type[Struct], str] = {kind: name for name, kind in _STEPS.items()}
 _Decode = Callable[[Any], Any]
+_Kind = TypeVar("_Kind")
 
 
 def said_fields(value: Struct) -> dict[str, Any]:
@@ -63,18 +63,6 @@ def said_fields(value: Struct) -> dict[str, Any]:
     said = {name: item for name, item in fields.items() if name not in late or item != late[name]} if late else fields
     settings = ALWAYS_SAID | said.pop("settings") if isinstance(value, JobInput) else {}
     return said | settings
-
-
-def decode_plan(data: Any) -> Plan:
-    """Turn what `encode` made of a plan back into it. Raises TypeError and KeyError where it is something else."""
-    plan: Plan = decode(Plan, data)
-    return plan
-
-
-def decode_check(data: Any) -> PlannedCheck:
-    """Turn what `encode` made of a planned check back into it."""
-    check: PlannedCheck = decode(PlannedCheck, data)
-    return check
 
 
 def encode(value: Any, *, packed: bool = False) -> Any:
@@ -113,9 +101,11 @@ def _as_bytes(text: Any) -> bytes:
     return b64decode(_expect(str, text), validate=True)
 
 
-def decode(kind: Any, value: Any) -> Any:
-    """Turn a JSON value into what a type hint asks for. Raises TypeError where it is something else."""
-    return _decoder(kind)(value)
+def decode(kind: type[_Kind], value: Any) -> _Kind:
+    """Turn what `encode` made of something back into it. Raises TypeError and KeyError where it is something else."""
+    hint: Any = kind
+    decoded: _Kind = _decoder(hint)(value)
+    return decoded
 
 
 @cache

@@ -25,7 +25,7 @@ from ortdeploy.facts.preflight import Preflight
 from ortdeploy.jobs import run_settings
 from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.opening import open_ledger
-from ortdeploy.plan.plan_file import decode_plan, encode, plan_digest
+from ortdeploy.plan.plan_file import decode, encode, plan_digest
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.plan.thread_layout import BY_RULE, ThreadLayout, layout_of_name
 from ortdeploy.planning.make.plan import make_plan
@@ -83,7 +83,7 @@ def planned(
     )
     forecast = MemoryForecast(parts=(), callers=callers)
     deployment = replace(resolve(spec, with_files(facts, folder)), preflight=Preflight(memory={"run": forecast}))
-    return decode_plan(encode(make_plan(deployment)))
+    return decode(Plan, encode(make_plan(deployment)))
 
 
 def with_job(plan: Plan, **changes: Any) -> Plan:

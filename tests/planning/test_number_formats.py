@@ -11,7 +11,7 @@ from support.specs import make_spec
 from ortdeploy.deployment.number_formats import LIMITS
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.deployment.resolved import Deployment
-from ortdeploy.plan.plan_file import decode_plan, encode
+from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedInput, RunJob
 from ortdeploy.planning.make.checks import make_checks
 from ortdeploy.planning.make.plan import make_plan
@@ -196,7 +196,7 @@ def test_the_formats_decide_how_near_golden_outputs_must_be(chain: str, within: 
 def test_a_plan_with_whole_tolerances_is_the_same_when_it_is_read_again() -> None:
     plan = plan_of("CUDA", "float32", ", probe: {rtol: 1, atol: 0}")
     written = json.dumps(encode(plan))
-    assert json.dumps(encode(decode_plan(json.loads(written)))) == written
+    assert json.dumps(encode(decode(Plan, json.loads(written)))) == written
 
 
 def test_each_session_has_golden_tolerances_of_its_own() -> None:

@@ -112,9 +112,10 @@ from argparse import Namespace
 from pathlib import Path
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.signals import StopFlag
-from ortdeploy.plan.plan_file import decode_plan
+from ortdeploy.plan.plan_file import decode
+from ortdeploy.plan.steps import Plan
 
-plan = decode_plan(json.loads(Path("planned.json").read_text()))
+plan = decode(Plan, json.loads(Path("planned.json").read_text()))
 (result,) = run_plan(plan, Path(".ortdeploy").absolute(), "r", Namespace(quiet=True), StopFlag())
 sys.exit(result.status != "done")
 """

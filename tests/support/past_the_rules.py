@@ -15,7 +15,8 @@ from conftest import Result
 from ortdeploy.cli import plans
 from ortdeploy.cli.main import main
 from ortdeploy.manifest.loader import LoadOptions
-from ortdeploy.plan.plan_file import decode_plan, encode
+from ortdeploy.plan.plan_file import decode, encode
+from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.workflow import plan_manifests
 
@@ -43,6 +44,6 @@ def apply_document(document: Any, folder: Path, *arguments: str) -> Result:
 
 
 if __name__ == "__main__":
-    changed = decode_plan(json.loads(Path(sys.argv[1]).read_text()))
+    changed = decode(Plan, json.loads(Path(sys.argv[1]).read_text()))
     setattr(plans, "plan_manifests", lambda *_, **__: Planned(plans=(changed,), diagnostics=()))  # noqa: B010  mypy knows no export
     sys.exit(main(sys.argv[2:]))

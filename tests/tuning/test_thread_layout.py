@@ -25,7 +25,7 @@ from ortdeploy.files.names import REPORT
 from ortdeploy.files.tuning_cache import TuningCache
 from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.opening import open_ledger
-from ortdeploy.plan.plan_file import decode_plan, encode
+from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.plan.thread_layout import ThreadLayout
 from ortdeploy.planning.make.plan import make_plan
@@ -131,7 +131,7 @@ def auto(folder: Path) -> Plan:
     planned = make_plan(resolve(spec, facts))
     job = next(step for step in plan_for(folder, 40).steps if isinstance(step, RunJob))
     steps = tuple(replace(s, input=job.input) if isinstance(s, RunJob) else s for s in planned.steps)
-    return decode_plan(encode(replace(planned, steps=steps)))
+    return decode(Plan, encode(replace(planned, steps=steps)))
 
 
 def execute(folder: Path, plan: Plan, runtime: FakeRuntime) -> JobResult:

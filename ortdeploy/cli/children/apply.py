@@ -28,7 +28,7 @@ from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs, noted_shards, shard_of
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.memory_notes import needs_measuring
-from ortdeploy.plan.plan_file import decode_plan, plan_digest
+from ortdeploy.plan.plan_file import decode, plan_digest
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process import last_words
@@ -310,7 +310,7 @@ def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None
             kept.keep_in(Path(request["state_dir"]))
         stack.enter_context(warnings_to(log_warning))
         for result in execute(
-            decode_plan(request["plan"]),
+            decode(Plan, request["plan"]),
             Path(request["state_dir"]),
             request["run_id"],
             observer=choose_progress(arguments),

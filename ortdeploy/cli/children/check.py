@@ -13,7 +13,7 @@ from ortdeploy.checks.run import CheckResult, run_check
 from ortdeploy.cli.output.streams import private_streams
 from ortdeploy.jobs.pinned_files import hold_for_check
 from ortdeploy.jobs.pinned_runtime import PinnedRuntime
-from ortdeploy.plan.plan_file import decode_check
+from ortdeploy.plan.plan_file import decode
 from ortdeploy.plan.steps import PlannedCheck
 from ortdeploy.process.child import Asked
 from ortdeploy.process.native_output import NativeOutput
@@ -25,7 +25,7 @@ def main(asked: Asked) -> None:
     native = asked.native_output()
     with private_streams(), native.taking():
         for ended, request in enumerate(asked.request, start=1):
-            check = decode_check(request["check"])
+            check = decode(PlannedCheck, request["check"])
             for result in _run(check, Path(request["state_dir"]), request["roots"], native):
                 asked.say(result=to_builtins(result))
             asked.say(ended=ended)

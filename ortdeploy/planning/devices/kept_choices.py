@@ -38,8 +38,7 @@ def last_choice(manifest: str, state: Path | None) -> Choice | None:
     if state is None:
         return None
     with suppress(OSError, ValueError, TypeError, KeyError):
-        choice: Choice = decode(Choice, json.loads(read_whole(_note_of(manifest, state)).partition(b"\n")[0]))
-        return choice
+        return decode(Choice, json.loads(read_whole(_note_of(manifest, state)).partition(b"\n")[0]))
     return None
 
 

@@ -93,7 +93,7 @@ def recall_plan(
     if known is None:
         return None
     with suppress(ValueError, TypeError, KeyError, RecursionError, OSError, OrtdeployError, PlanMismatchError):
-        checked: CheckedPlan = decode(CheckedPlan, known["told"])
+        checked = decode(CheckedPlan, known["told"])
         _require_place(checked, paths, tuple(str(Path(root).absolute()) for root in roots))
         plan = complete(checked, state_folder(checked.plan.folder, state_dir, checked.plan.roots))
         return Planned(plans=(plan,), diagnostics=(), documents={plan.manifest: checked.document})
