@@ -64,11 +64,7 @@ def _is_row_wise(step: StepWithOp) -> bool:
 
 
 def _goes_on(one: StepWithOp, other: StepWithOp) -> bool:
-    """Return whether two op steps are in one line: the second one's graph is the first one's and more."""
-    if one.op is None or other.op is None:
-        return False
-    nodes = one.op.graph.nodes
-    return other.op.graph.nodes[: len(nodes)] == nodes
+    return other.op is not None and other.op.goes_on_from(one.op)
 
 
 def why_not_fused(

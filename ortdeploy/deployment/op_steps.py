@@ -44,6 +44,10 @@ class OpStep(Struct, frozen=True, kw_only=True):
         """Return whether a value is made in its graph."""
         return any(value.name == name for value in self.graph.outputs)
 
+    def goes_on_from(self, other: "OpStep | None") -> bool:
+        """Return whether it stands behind another step in one line: its graph is that of the other one, and more."""
+        return other is not None and self.graph.nodes[: len(other.graph.nodes)] == other.graph.nodes
+
 
 def type_op(
     spec: OpSpec,

@@ -92,9 +92,8 @@ def _giving(graph: OpGraph | None, read: set[str]) -> OpGraph | None:
 def _first(steps: Sequence[TypedStep], last: int) -> int:
     """Return the first place of the line of op steps that ends at `last`."""
     op = steps[last].op
-    nodes = op.graph.nodes if op is not None else ()
     first = last
-    while first > 0 and (one := steps[first - 1].op) is not None and nodes[: len(one.graph.nodes)] == one.graph.nodes:
+    while first > 0 and op is not None and op.goes_on_from(steps[first - 1].op):
         first -= 1
     return first
 

@@ -72,7 +72,7 @@ def _lines(ops: Sequence[OpStep | None]) -> Iterator[tuple[range, OpStep]]:
         after = ops[index + 1] if index + 1 < len(ops) else None
         if op is None:
             begin = index + 1
-        elif after is None or after.graph.nodes[: len(op.graph.nodes)] != op.graph.nodes:
+        elif after is None or not after.goes_on_from(op):
             yield range(begin, index + 1), op
             begin = index + 1
 
