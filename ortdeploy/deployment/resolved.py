@@ -12,7 +12,7 @@ from ortdeploy.deployment.bound_inputs import Binding, StepProblem
 from ortdeploy.deployment.constant_inputs import FedValue
 from ortdeploy.deployment.op_steps import OpStep
 from ortdeploy.deployment.placement_prediction import Prediction
-from ortdeploy.deployment.threads import sleeping, thread_layouts
+from ortdeploy.deployment.threads import sleeping, thread_layouts, threads_of_session, with_threads
 from ortdeploy.deployment.typed_steps import PipelineTypes
 from ortdeploy.facts.data import HashedFile, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
@@ -443,6 +443,12 @@ class Deployment(Struct, frozen=True, kw_only=True):
             return ()
         limits = (job.spec.limits.threads for job in self.jobs if model in job.models)
         return thread_layouts(min([machine.usable_cores, *(limit for limit in limits if limit is not None)]))
+
+    def threads_said_of(self, model: ResolvedModel) -> int:
+        """Return the threads of each session of a model by its options or its jobs' limits; 0 if nothing says them."""
+        jobs = (job for job in self.spec.jobs if model.spec in self.spec.models_of(job))
+        limited = threads_of_session(model.spec, [job.limits.threads for job in jobs])
+        return int(with_threads(model.spec.session, limited).get("intra_op_num_threads", 0))
 
 
 def _written(entry: ProviderSpec) -> list[Any]:

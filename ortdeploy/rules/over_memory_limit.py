@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
+from ortdeploy.manifest.pipelines import walk
 from ortdeploy.rules.protocol import Finding, Rule
 from ortdeploy.units import format_size
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob
     from ortdeploy.facts.memory import MemoryForecast
-    from ortdeploy.manifest.pipelines import StepOfPipeline
 
 RULE = Rule(id="over-memory-limit", summary="Not enough memory for the job", certainty=Certainty.MACHINE)
 
@@ -50,22 +50,13 @@ def _limit_in_words(limit: int) -> str:
     return format_size(limit) if limit >= few else f"{limit:,} bytes, which is how a number without a unit counts"
 
 
-def _each_steps(job: "ResolvedJob") -> Iterator["StepOfPipeline"]:
-    """Yield the steps that run items of a row together."""
-    steps = list(job.pipeline.spec.steps) if job.pipeline else []
-    while steps:
-        step = steps.pop()
-        steps += step.steps
-        if step.kind == "each":
-            yield step
-
-
 def _advice(job: "ResolvedJob", forecast: "MemoryForecast") -> str:
     if forecast.unmeasured is not None:
         return "Take a smaller model, or raise the limit above that."
     if forecast.fitting is not None:
         return f"batch: {{size: {forecast.fitting}}} fits."
-    items = max((step.batch for step in _each_steps(job)), default=1)
+    steps = walk(job.pipeline.spec.steps) if job.pipeline else ()
+    items = max((step.batch for step in steps if step.kind == "each"), default=1)
     if items > 1:
         return f"A step each runs up to {items} items of a row at a time. Write a smaller batch: for it."
     if job.model.spec.sessions_at_once > 1:

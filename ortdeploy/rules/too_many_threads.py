@@ -15,7 +15,7 @@ How to fix: set intra_op_num_threads to at most the number that the message name
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.deployment.threads import threads_at_work, threads_of_session, with_threads
+from ortdeploy.deployment.threads import threads_at_work, threads_of_session
 from ortdeploy.diagnostics import Certainty, Severity
 from ortdeploy.plan.thread_layout import BY_RULE
 from ortdeploy.rules.protocol import Finding, Rule
@@ -34,9 +34,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         return
     usable = machine.usable_cores
     for model in (model for model in deployment.models if not _is_decided(model, deployment)):
-        jobs = (job for job in deployment.spec.jobs if model.spec in deployment.spec.models_of(job))
-        limited = threads_of_session(model.spec, [job.limits.threads for job in jobs])
-        written = with_threads(model.spec.session, limited).get("intra_op_num_threads", 0)
+        written = deployment.threads_said_of(model)
         sessions = model.spec.sessions_at_once
         if threads_at_work(model.spec, written or machine.cores) <= usable:
             continue

@@ -15,12 +15,11 @@ How to fix: write a group for each thread but the first, with processors that th
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.deployment.threads import threads_of_session, with_threads
 from ortdeploy.diagnostics import Certainty
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment.resolved import Deployment, ResolvedModel
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="unusable-affinity", summary="Thread affinities do not fit", certainty=Certainty.MACHINE)
 
@@ -33,16 +32,10 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         written = model.spec.session.get("config", {}).get(_KEY)
         if written is None or machine is None:
             continue
-        problem = _problem(str(written), _threads(deployment, model) or machine.cores, machine.cores)
+        problem = _problem(str(written), deployment.threads_said_of(model) or machine.cores, machine.cores)
         if problem is not None:
             at = (*model.spec.at, "session", "config", _KEY)
             yield Finding(at=at, detail=f'Model "{model.spec.name}": {problem}', model=model.spec.name)
-
-
-def _threads(deployment: "Deployment", model: "ResolvedModel") -> int:
-    jobs = [job for job in deployment.spec.jobs if model.spec in deployment.spec.models_of(job)]
-    limited = threads_of_session(model.spec, [job.limits.threads for job in jobs])
-    return int(with_threads(model.spec.session, limited).get("intra_op_num_threads", 0))
 
 
 def _problem(text: str, threads: int, cores: int) -> str | None:
