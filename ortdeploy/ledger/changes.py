@@ -112,9 +112,7 @@ def leave_to_others(db: sqlite3.Connection, output: str, files: FileStates, firs
 
 def drop_files(db: sqlite3.Connection, output: str, paths: Sequence[str]) -> None:
     """Drop files of which no row is committed: if they come back, they are new."""
-    forget_files(db, output, paths)
-    rows = [(output, os.fsencode(path)) for path in paths]
-    db.executemany("DELETE FROM inputs WHERE output = ? AND path = ?", rows)
+    forget_files(db, output, paths, "inputs")
 
 
 def forget_kept_rows(db: sqlite3.Connection, output: str) -> None:
@@ -142,10 +140,10 @@ def _seal(path: bytes, *cells: Any) -> str:
     return f"{zlib.crc32(repr(cells).encode(), zlib.crc32(path)):08x}"
 
 
-def forget_files(db: sqlite3.Connection, output: str, paths: Iterable[str]) -> None:
-    """Forget which rows files have, because they count as new files from now on."""
+def forget_files(db: sqlite3.Connection, output: str, paths: Iterable[str], *others: str) -> None:
+    """Forget which rows files have, because they count as new files from now on; and what other tables have of them."""
     rows = [(output, os.fsencode(path)) for path in paths]
-    for table in ("spans", "reruns"):
+    for table in ("spans", "reruns", *others):
         db.executemany(f"DELETE FROM {table} WHERE output = ? AND path = ?", rows)  # noqa: S608  ours
 
 

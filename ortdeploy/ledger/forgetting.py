@@ -5,7 +5,6 @@ within their caller's transaction.
 """
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -47,11 +46,7 @@ def forget_parts(db: sqlite3.Connection, output: str, parts: Sequence[Part], fil
     numbers = [(output, part.number) for part in parts]
     for table, column in (("parts", "number"), ("revisions", "part"), ("failures", "part"), ("withdrawn", "part")):
         db.executemany(f"DELETE FROM {table} WHERE output = ? AND {column} = ?", numbers)  # noqa: S608  ours
-    paths = list(files)
-    forget_files(db, output, paths)
-    for table in ("inputs", "repairs"):
-        rows = [(output, os.fsencode(path)) for path in paths]
-        db.executemany(f"DELETE FROM {table} WHERE output = ? AND path = ?", rows)  # noqa: S608  ours
+    forget_files(db, output, files, "inputs", "repairs")
     seal_inputs(db, output)
     pack_anew(db, output)
     forget_origins(db)
