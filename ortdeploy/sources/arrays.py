@@ -32,21 +32,6 @@ class ArraysError(OrtdeployError):
     """A file does not hold arrays of rows."""
 
 
-class Rows(Protocol):
-    """Rows that can be sliced: an array [rows, …], or an object that reads them from a file."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The sizes, rows first."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The element type in the file."""
-
-    def __getitem__(self, rows: slice, /) -> Array:
-        """Return some rows."""
-
-
 class Typed(Protocol):
     """Anything with a shape and an element type: an array, or its header."""
 
@@ -57,6 +42,13 @@ class Typed(Protocol):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type in the file."""
+
+
+class Rows(Typed, Protocol):
+    """Rows that can be sliced: an array [rows, …], or an object that reads them from a file."""
+
+    def __getitem__(self, rows: slice, /) -> Array:
+        """Return some rows."""
 
 
 def check_rows(array: Typed, name: str) -> None:

@@ -43,12 +43,9 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 def _open(path: str, limit: int | None) -> Table:
     import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
-    from pyarrow import parquet  # noqa: PLC0415
 
+    file = _opened(path)
     with decoding(path, "Parquet"):
-        file = parquet.ParquetFile(
-            pa.OSFile(os.fsencode(regular_path(path))), buffer_size=_BUFFER_BYTES, pre_buffer=False
-        )
         columns = _Columns(path, file.metadata, limit)
 
     def batches(start: int, names: Sequence[str]) -> "Iterator[tuple[int, pa.RecordBatch]]":
@@ -69,7 +66,7 @@ def _open(path: str, limit: int | None) -> Table:
         read = file.iter_batches(rows, row_groups=groups, columns=list(names), use_threads=False)
         old = [name for name in names if name in old_times]
         exact = (
-            _in_microseconds(path).iter_batches(rows, row_groups=groups, columns=old, use_threads=False)
+            _opened(path, times="us").iter_batches(rows, row_groups=groups, columns=old, use_threads=False)
             if old
             else None
         )
@@ -90,14 +87,15 @@ def _old_times(file: "ParquetFile") -> frozenset[str]:
     return frozenset(one.path.split(".")[0] for one in columns if one.physical_type == "INT96" and "." not in one.path)
 
 
-def _in_microseconds(path: str) -> "ParquetFile":
+def _opened(path: str, times: str | None = None) -> "ParquetFile":
+    """Open a file; `times` is the unit of time stamps as INT96, if not nanoseconds."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import parquet  # noqa: PLC0415
 
     with decoding(path, "Parquet"):
         stream = pa.OSFile(os.fsencode(regular_path(path)))
         return parquet.ParquetFile(
-            stream, buffer_size=_BUFFER_BYTES, pre_buffer=False, coerce_int96_timestamp_unit="us"
+            stream, buffer_size=_BUFFER_BYTES, pre_buffer=False, coerce_int96_timestamp_unit=times
         )
 
 
