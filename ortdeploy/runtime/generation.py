@@ -24,7 +24,7 @@ from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.plan.steps import OpenSession, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.genai import LEVELS, PROVIDERS
-from ortdeploy.runtime.library import preload, says_no_memory
+from ortdeploy.runtime.library import first_line, preload, says_no_memory
 from ortdeploy.tensors.columns import Array
 
 _ERRORS_ONLY = 3
@@ -131,7 +131,7 @@ class GenaiSession:
             write_config(tuple(folders), beside, options, runs)
             self._model, self._tokenizer, self._processor = _opened(beside, senses="vision" in parts)
         except Exception as error:  # every error of the binding derives from Exception
-            raise OrtdeployError(f'Model "{self._step.model}" cannot be opened: {_first_line(error)}') from error
+            raise OrtdeployError(f'Model "{self._step.model}" cannot be opened: {first_line(error)}') from error
         self._ends = {int(one) for one in self._tokenizer.eos_token_ids}
         self.filler = int(self._tokenizer.pad_token_id)
 
@@ -152,7 +152,7 @@ class GenaiSession:
             self._adapters = self._adapters or genai().Adapters(self._model)
             self._adapters.load(path, name)
         except Exception as error:
-            raise OrtdeployError(f'Adapter "{name}" ({path}): {_first_line(error)}') from error
+            raise OrtdeployError(f'Adapter "{name}" ({path}): {first_line(error)}') from error
 
     def write(self, prompts: Sequence[Array], how: Writing, adapters: Sequence[str]) -> list[Written]:
         """Write a text for each prompt, int32 [tokens], together; shorter ones are filled up with `filler`.
@@ -372,7 +372,7 @@ def refusal_of(folder: Path, how: Writing, *, senses: bool) -> str | None:
         genai().Generator(model, _params(model, how, 1, 1))
         tokenizer.encode("text")
     except Exception as error:  # noqa: BLE001  every error of the binding derives from Exception
-        return _first_line(error).replace(f"{folder}/", "")
+        return first_line(error).replace(f"{folder}/", "")
     return None
 
 
@@ -488,10 +488,5 @@ def write_config(
 
 
 def _translated(error: Exception) -> OrtdeployError:
-    message = _first_line(error)
+    message = first_line(error)
     return OutOfMemoryError(message) if says_no_memory(error) else OrtdeployError(message)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

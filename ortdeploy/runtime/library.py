@@ -20,7 +20,7 @@ from onnxruntime.capi import _pybind_state as binding  # noqa: E402
 
 ort.disable_telemetry_events()
 
-__all__ = ["binding", "library_id", "ort", "preload", "says_no_memory"]
+__all__ = ["binding", "first_line", "library_id", "ort", "preload", "says_no_memory"]
 
 _NATIVE = (".dll", ".dylib", ".pyd", ".so")
 _NO_MEMORY = re.compile(
@@ -44,6 +44,12 @@ def _is_native(name: str) -> bool:
 def preload() -> None:
     """Load CUDA and cuDNN from where pip's nvidia packages put them, if this wheel wants them."""
     ort.preload_dlls()
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error of a native library says."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def says_no_memory(error: Exception) -> bool:

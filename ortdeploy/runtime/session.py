@@ -19,7 +19,7 @@ from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedProvider, Plan
 from ortdeploy.process.heap import weights_mapped_alone
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import EXTERNAL_DATA_FOLDER
-from ortdeploy.runtime.library import binding, ort, preload, says_no_memory
+from ortdeploy.runtime.library import binding, first_line, ort, preload, says_no_memory
 from ortdeploy.runtime.model_cache import CacheEntry, cache_options, maps_weights, reuse_options, took_nodes
 from ortdeploy.runtime.ort_values import needs_ort_values, run_with_ort_values
 from ortdeploy.runtime.protocol import AdapterFiles, Session
@@ -107,7 +107,7 @@ class OrtSession:
 
     def _translated(self, error: Exception) -> OrtdeployError:
         """Return what an error in a run means: no memory, a failed provider, a busy device, or a bad row."""
-        message = _first_line(error)
+        message = first_line(error)
         if says_no_memory(error):
             return OutOfMemoryError(message)
         if isinstance(error, binding.EPFail):
@@ -160,7 +160,7 @@ class OrtRuntime:
         try:
             adapter.Load(regular_path(step.path, may_be_missing=True))
         except Exception as error:
-            raise OrtdeployError(f'Adapter "{step.adapter}" ({step.path}): {_first_line(error)}') from error
+            raise OrtdeployError(f'Adapter "{step.adapter}" ({step.path}): {first_line(error)}') from error
         session.add_adapter(step.adapter, adapter, step.parameters)
 
 
@@ -203,7 +203,7 @@ def _open(
     except OrtdeployError:
         raise
     except Exception as error:
-        why = f"memory ran out ({_first_line(error)})" if says_no_memory(error) else _first_line(error)
+        why = f"memory ran out ({first_line(error)})" if says_no_memory(error) else first_line(error)
         raise OrtdeployError(f'Model "{step.model}" cannot be opened: {why}') from error
     return OrtSession(session, step.run_options, step.shapes)
 
@@ -294,7 +294,7 @@ def register_extensions(options: ort.SessionOptions) -> None:
 
         options.register_custom_ops_library(get_library_path())
     except Exception as error:  # the binding's errors are all derived from Exception
-        raise OrtdeployError(f"onnxruntime-extensions cannot be used: {_first_line(error)}") from error
+        raise OrtdeployError(f"onnxruntime-extensions cannot be used: {first_line(error)}") from error
 
 
 def _run_options(options: Mapping[str, Any]) -> ort.RunOptions:
@@ -355,8 +355,3 @@ def _nodes(session: ort.InferenceSession) -> dict[str, list[str]]:
         operators = [node.op_type for node in subgraph.get_nodes()]
         nodes.setdefault(subgraph.ep_name.partition(".")[0], []).extend(operators)
     return nodes
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

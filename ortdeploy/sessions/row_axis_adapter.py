@@ -19,11 +19,6 @@ from ortdeploy.tensors.row_axes import to_place
 from ortdeploy.tensors.types import format_shape
 
 
-def rows_first(session: Session, step: RunJob) -> Session:
-    """Return a session that takes and gives tensors [rows, …]; the session itself if its model has them so."""
-    return RowsFirst(session, step) if step.row_axes or step.values else session
-
-
 class RowsFirst:
     """Moves the rows of what one session takes and gives, and feeds it the values that no row carries."""
 

@@ -73,13 +73,13 @@ class Comparing(Protocol):
         """Compare the last runs."""
 
 
-def _rows_first(session: Session, job: RunJob) -> Session:
+def rows_first(session: Session, job: RunJob) -> Session:
     """Return a session that takes and gives tensors [rows, …]; the session itself if its model has them so."""
     if not job.row_axes and not job.values:
         return session
-    from ortdeploy.sessions.row_axis_adapter import rows_first  # noqa: PLC0415  few models have them otherwise
+    from ortdeploy.sessions.row_axis_adapter import RowsFirst  # noqa: PLC0415  few models have them otherwise
 
-    return rows_first(session, job)
+    return RowsFirst(session, job)
 
 
 class SessionRuns:
@@ -90,13 +90,13 @@ class SessionRuns:
     ) -> None:
         self._job = job
         self._limited: list[LimitedSession] = []
-        self._session = _rows_first(self._within_limit(session), job)  # the session itself, which callers share
+        self._session = rows_first(self._within_limit(session), job)  # the session itself, which callers share
         self._stateful = session if isinstance(session, Stateful) else None
         self._halving = session if isinstance(session, Halving) else None
         self._comparing = session if isinstance(session, Comparing) else None
         self._probe = probe
         self._reference = (
-            _rows_first(self._within_limit(probe.session), job)
+            rows_first(self._within_limit(probe.session), job)
             if probe is not None and probe.session is not None
             else None
         )

@@ -21,7 +21,7 @@ from ortdeploy.providers.catalogue import COUNTED
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.bounded_runs import Trials
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
-from ortdeploy.sessions.row_axis_adapter import rows_first
+from ortdeploy.sessions.runs import rows_first
 from ortdeploy.tensors.columns import Array, OpRunners
 from ortdeploy.tuning.better import first_of_the_fastest, is_better
 

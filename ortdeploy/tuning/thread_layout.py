@@ -21,7 +21,7 @@ from ortdeploy.files.tuning_cache import TuningCache, choice_key
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedThreadLayout, RunJob
 from ortdeploy.sessions.bounded_runs import Trials
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
-from ortdeploy.sessions.row_axis_adapter import rows_first
+from ortdeploy.sessions.runs import rows_first
 from ortdeploy.tensors.columns import OpRunners
 from ortdeploy.tuning.better import first_of_the_fastest
 
