@@ -12,7 +12,7 @@ import stat
 TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
 if TYPE_CHECKING:
     from io import BufferedReader, BufferedWriter, FileIO
-    from typing import TextIO, TypeVar
+    from typing import IO, TextIO, TypeVar
 
     AnyPath = str | os.PathLike[str]
     _Path = TypeVar("_Path", bound=str | os.PathLike[str])
@@ -92,6 +92,14 @@ def read_whole(path: "AnyPath") -> bytes:
     """Return what a regular file holds. Raises OSError."""
     with open_regular(path) as file:
         return file.read()
+
+
+def copy_into(file: "IO[bytes]", path: "AnyPath") -> None:
+    """Write what a regular file holds into an open one. Raises OSError."""
+    import shutil  # noqa: PLC0415  brings every way to compress, and little is copied
+
+    with open_regular(path) as source:
+        shutil.copyfileobj(source, file)
 
 
 def read_text(path: "AnyPath", *, errors: str = "strict") -> str:

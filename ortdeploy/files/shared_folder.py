@@ -16,7 +16,7 @@ from ortdeploy.files.digests import file_digest
 from ortdeploy.files.disk import remove_folder
 from ortdeploy.files.exclusive_create import check_decides, create_only
 from ortdeploy.files.names import open_anew
-from ortdeploy.files.opening import open_regular, read_whole
+from ortdeploy.files.opening import copy_into, read_whole
 from ortdeploy.files.shared_place import beside
 from ortdeploy.files.walk import held_file, held_folder
 
@@ -68,10 +68,8 @@ class SharedFolder:
 
     def put(self, path: Path, name: str) -> None:
         """Copy the file."""
-        import shutil  # noqa: PLC0415  only for a ledger beside shards
-
-        with open_regular(path) as source, self._held(name) as there, open_whole(there) as file:
-            shutil.copyfileobj(source, file)
+        with self._held(name) as there, open_whole(there) as file:
+            copy_into(file, path)
 
     def read(self, name: str) -> bytes | None:
         """Ask for the file by its name, because a listing may be old on NFS."""

@@ -9,7 +9,6 @@ says, and their `_output.json` names the place that it is brought to.
 
 import os
 import re
-import shutil
 import sqlite3
 import tempfile
 import zipfile
@@ -24,7 +23,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import BUNDLES, KEPT, TEXTS, TOLD
 from ortdeploy.files.object_store import url_of_mirror
-from ortdeploy.files.opening import open_regular, read_whole, regular_path
+from ortdeploy.files.opening import copy_into, read_whole, regular_path
 from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.files.tuning_cache import KIND
 from ortdeploy.ledger.check import check_output
@@ -65,8 +64,8 @@ def back_up(state_dir: Path, target: Path) -> int:
         records = _sound_records(scratch.path)
         try:
             with open_whole(target) as file, zipfile.ZipFile(file, "w") as archive:
-                with archive.open(_member(FILE), "w", force_zip64=True) as member, open_regular(copy) as ledger_file:
-                    shutil.copyfileobj(ledger_file, member)
+                with archive.open(_member(FILE), "w", force_zip64=True) as member:
+                    copy_into(member, copy)
                 for name, content in _notes(state_dir):
                     archive.writestr(_member(name), content)
         except OSError as error:
@@ -230,5 +229,5 @@ class _Fit:
 def _put(source: Path, target: Path) -> None:
     """Put a file in its place, durably. Raises OSError, OrtdeployError."""
     make_folder(target.parent)
-    with open_regular(source) as content, open_whole(target) as file:
-        shutil.copyfileobj(content, file)
+    with open_whole(target) as file:
+        copy_into(file, source)

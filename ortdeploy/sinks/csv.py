@@ -14,8 +14,8 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.csv_text import read_cells, written_rows
-from ortdeploy.files.opening import open_regular, open_text
-from ortdeploy.sinks.protocol import NO_TYPES, TEXT_BYTES, Order, RowShape, as_rows, encoded, in_pieces, no_types
+from ortdeploy.files.opening import copy_into, open_text
+from ortdeploy.sinks.protocol import TEXT_BYTES, Order, RowShape, as_rows, encoded, in_pieces, no_types
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import as_text
 
@@ -52,10 +52,7 @@ class _CsvSink:
                 self._header_without_rows = header
                 return
             self._header = header
-        with open_regular(path) as part:
-            import shutil  # noqa: PLC0415  brings every way to compress, and few parts are taken up again
-
-            shutil.copyfileobj(part, self._file)
+        copy_into(self._file, path)
 
     def write(self, columns: Mapping[str, Column]) -> None:
         for piece in in_pieces(columns):
@@ -118,9 +115,7 @@ def _names(columns: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> list[st
     ]
 
 
-def open_sink(
-    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _types: Mapping[str, str] = NO_TYPES
-) -> _CsvSink:
+def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _types: Mapping[str, str]) -> _CsvSink:
     """Begin a part. CSV has no place for the origin of a part; the report has it."""
     return _CsvSink(file, tuple(columns))
 

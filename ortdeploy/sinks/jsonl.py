@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from ortdeploy.files.opening import open_regular, open_text, read_whole
-from ortdeploy.sinks.protocol import NO_TYPES, TEXT_BYTES, Order, RowShape, encoded, in_pieces, no_types
+from ortdeploy.files.opening import copy_into, open_text, read_whole
+from ortdeploy.sinks.protocol import TEXT_BYTES, Order, RowShape, encoded, in_pieces, no_types
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import json_column
 
@@ -31,10 +31,7 @@ class _JsonlSink:
         self._columns = columns
 
     def take_up(self, path: Path) -> None:
-        with open_regular(path) as part:
-            import shutil  # noqa: PLC0415  brings every way to compress, and few parts are taken up again
-
-            shutil.copyfileobj(part, self._file)
+        copy_into(self._file, path)
 
     def write(self, columns: Mapping[str, Column]) -> None:
         for piece in in_pieces(columns):
@@ -49,9 +46,7 @@ class _JsonlSink:
         """Do nothing; every row is written at once."""
 
 
-def open_sink(
-    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _types: Mapping[str, str] = NO_TYPES
-) -> _JsonlSink:
+def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _types: Mapping[str, str]) -> _JsonlSink:
     """Begin a part. JSON lines have no place for the origin of a part; the report has it."""
     return _JsonlSink(file, tuple(columns))
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ortdeploy.files.opening import regular_path
-from ortdeploy.sinks.protocol import NO_TYPES, Order, RowShape, as_array, no_types, of_one_type
+from ortdeploy.sinks.protocol import Order, RowShape, as_array, no_types, of_one_type
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import text_array
 
@@ -69,9 +69,7 @@ class _NpySink:
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
-def open_sink(
-    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _types: Mapping[str, str] = NO_TYPES
-) -> _NpySink:
+def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _types: Mapping[str, str]) -> _NpySink:
     """Begin a part. The format has no place for the origin of a part; the report has it."""
     return _NpySink(file, next(iter(columns)))
 

@@ -8,7 +8,7 @@ from typing import IO, BinaryIO
 import numpy as np
 
 from ortdeploy.files.opening import regular_path
-from ortdeploy.sinks.protocol import NO_TYPES, Order, RowShape, as_array, of_one_type
+from ortdeploy.sinks.protocol import Order, RowShape, as_array, of_one_type
 from ortdeploy.tensors.carried import SINGLE, TEXT
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.json_values import text_array
@@ -73,9 +73,7 @@ def _write_array(file: IO[bytes], parts: list[Array]) -> None:
         file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
 
 
-def open_sink(
-    file: BinaryIO, columns: Mapping[str, RowShape], origin: str, _types: Mapping[str, str] = NO_TYPES
-) -> _NpzSink:
+def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str, _types: Mapping[str, str]) -> _NpzSink:
     """Begin a part; the comment of the archive has its origin."""
     return _NpzSink(file, tuple(columns), origin)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ortdeploy.facts.problems import Package
 from ortdeploy.files.opening import regular_path
-from ortdeploy.sinks.protocol import NO_TYPES, Order, RowShape
+from ortdeploy.sinks.protocol import Order, RowShape
 from ortdeploy.sinks.tables import GROUP_BYTES, TableSink, Writing, merge_tables, named_types
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ COLUMN_TYPES = "all"
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 
-def open_sink(
-    file: BinaryIO, columns: Mapping[str, RowShape], origin: str, types: Mapping[str, str] = NO_TYPES
-) -> TableSink:
+def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str, types: Mapping[str, str]) -> TableSink:
     """Begin a part."""
     return TableSink(columns, origin, _begin(file), _read, types)
 

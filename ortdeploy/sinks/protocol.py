@@ -14,12 +14,10 @@ from ortdeploy.tensors.types import FLOATING
 RowShape = tuple[int | None, ...] | None
 """The shape of a column's rows, with None for sizes that differ between rows; None: the shape is unknown."""
 
-NO_TYPES: Mapping[str, str] = {}
-
 
 def no_types(_path: Path) -> Mapping[str, str]:
     """Return no types: the `column_types` of formats that have none of columns."""
-    return NO_TYPES
+    return {}
 
 
 _TEXT_VALUES = 64 * 1024
@@ -170,7 +168,7 @@ class SinkModule(Protocol):
         """The package that the format needs beside the base install, or None."""
 
     def open_sink(
-        self, file: BinaryIO, columns: Mapping[str, RowShape], origin: str, types: Mapping[str, str] = NO_TYPES, /
+        self, file: BinaryIO, columns: Mapping[str, RowShape], origin: str, types: Mapping[str, str], /
     ) -> Sink:
         """Begin a part with these columns, in this order, and the shapes of their rows.
 

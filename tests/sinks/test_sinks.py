@@ -32,7 +32,7 @@ FIRST: dict[str, Column] = {
 
 def write(kind: str, batches: Sequence[dict[str, Column]], columns: Sequence[str] = tuple(FIRST)) -> bytes:
     file = io.BytesIO()
-    sink = SINKS[kind].open_sink(file, dict.fromkeys(columns), "{}")
+    sink = SINKS[kind].open_sink(file, dict.fromkeys(columns), "{}", {})
     for batch in batches:
         sink.write(batch)
     sink.close()
@@ -66,7 +66,7 @@ def test_a_large_block_becomes_text_piece_by_piece_with_the_bytes_of_its_rows(
     numbers = np.random.default_rng(0).standard_normal((rows, width)).astype(np.float32)
     block: dict[str, Column] = {"row": np.arange(rows), "name": [f"ü{row}" for row in range(rows)], "x": numbers}
     with (tmp_path / "part").open("wb") as file:
-        sink = SINKS[kind].open_sink(file, dict.fromkeys(block), "{}")
+        sink = SINKS[kind].open_sink(file, dict.fromkeys(block), "{}", {})
         tracemalloc.start()
         sink.write(block)
         taken = tracemalloc.get_traced_memory()[1]
@@ -190,7 +190,7 @@ def test_an_archive_says_where_it_comes_from_and_equal_rows_are_equal_bytes() ->
     written = []
     for cuts in ([3], [1, 2]):
         file, start = io.BytesIO(), 0
-        sink = SINKS["npz"].open_sink(file, {"y": (2,)}, '{"plan": "abc"}')
+        sink = SINKS["npz"].open_sink(file, {"y": (2,)}, '{"plan": "abc"}', {})
         for rows in cuts:
             sink.write({"y": np.asarray(columns["y"])[start : start + rows]})
             start += rows
@@ -208,7 +208,7 @@ def test_an_archive_says_where_it_comes_from_and_equal_rows_are_equal_bytes() ->
 def test_two_npy_parts_are_merged_in_the_order_of_their_rows(tmp_path: Path, values: np.ndarray) -> None:
     for name, places in (("old.npy", [0, 3]), ("new.npy", [1, 2])):
         with (tmp_path / name).open("wb") as file:
-            sink = SINKS["npy"].open_sink(file, {"y": None}, "{}")
+            sink = SINKS["npy"].open_sink(file, {"y": None}, "{}", {})
             sink.write({"y": values[places]})
             sink.close()
     with (tmp_path / "merged.npy").open("wb") as file:

@@ -48,7 +48,7 @@ COLUMNS = {
 
 def write(kind: str, shapes: Mapping[str, RowShape], blocks: Sequence[Mapping[str, Any]], early: Path | None) -> bytes:
     file = io.BytesIO()
-    sink = SINKS[kind].open_sink(file, shapes, '{"plan": "x"}')
+    sink = SINKS[kind].open_sink(file, shapes, '{"plan": "x"}', {})
     if early is not None:
         sink.take_up(early)
     for block in blocks:
@@ -103,7 +103,7 @@ def test_text_of_other_lengths_is_as_wide_as_the_longest(tmp_path: Path, kind: s
 
 
 def test_an_archive_whose_numbers_may_become_text_later_is_not_exact() -> None:
-    sink = SINKS["npz"].open_sink(io.BytesIO(), {"key": None}, "{}")
+    sink = SINKS["npz"].open_sink(io.BytesIO(), {"key": None}, "{}", {})
     sink.write({"key": [1, 2]})
     assert sink.is_exact
     sink.write({"key": [0.5]})

@@ -86,7 +86,7 @@ def read(form: str, path: Path, dtype: str) -> Column:
 def through(form: str, column: Column) -> list[Any]:
     """Return what another library reads of a column that a sink has written."""
     file = io.BytesIO()
-    sink = SINKS[form].open_sink(file, {"k": None}, "{}")
+    sink = SINKS[form].open_sink(file, {"k": None}, "{}", {})
     sink.write({"k": column})
     sink.close()
     content = io.BytesIO(file.getvalue())

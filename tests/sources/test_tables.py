@@ -260,7 +260,7 @@ def test_a_stream_that_was_cut_between_its_record_batches_is_a_problem(tmp_path:
 
 def write(kind: str, blocks: Sequence[dict[str, Column]], shapes: dict[str, Any], path: Path) -> None:
     with path.open("wb") as file:
-        sink = SINKS[kind].open_sink(file, shapes, json.dumps({"plan": "abc"}))
+        sink = SINKS[kind].open_sink(file, shapes, json.dumps({"plan": "abc"}), {})
         for block in blocks:
             sink.write(block)
         sink.close()
