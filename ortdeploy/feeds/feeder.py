@@ -13,7 +13,7 @@ from ortdeploy.feeds.narrowed import log_narrowed
 from ortdeploy.feeds.prepared_input import Made, PreparedInput, leaves_sizes_open
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError
-from ortdeploy.tensors.columns import Array, OpRunners, is_beside
+from ortdeploy.tensors.columns import Array, OpRunners, finite_rows, is_beside
 from ortdeploy.tensors.elements import widened
 
 
@@ -121,17 +121,13 @@ class Feeder:
         finite = np.ones(rows, dtype=bool)
         for array in feeds.values():
             if is_beside(array):
-                finite &= np.array([_is_finite(row) for row in array], dtype=bool)[:rows]
+                finite &= finite_rows(list(array))[:rows]
                 continue
             numbers = widened(array)
             if np.issubdtype(numbers.dtype, np.floating):
                 by_row = np.asarray(np.isfinite(numbers)).reshape(1 if self._one_by_one else len(numbers), -1)
                 finite &= np.asarray(by_row.all(axis=1))[:rows]
         return finite
-
-
-def _is_finite(row: Array) -> bool:
-    return not np.issubdtype(row.dtype, np.floating) or bool(np.isfinite(row).all())
 
 
 def cut(block: Block, size: int) -> Sequence[range]:

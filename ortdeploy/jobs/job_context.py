@@ -68,11 +68,6 @@ class JobContext(Struct, frozen=True, kw_only=True):
         first = self.step.input.first_row
         return None if self.row_limit is None else range(first, first + self.row_limit)
 
-    @property
-    def layout(self) -> str | None:
-        """The name of the thread layout that the job has, if the manifest does not fix it."""
-        return self.opened.layout
-
     def stream(self) -> Stream:
         """Return the threads that run the job's rows; none of them has started."""
         hooks = Hooks(

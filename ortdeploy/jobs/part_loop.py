@@ -292,7 +292,7 @@ class PartLoop:
         """
         kept = {
             "state": self._committed_state,
-            "layout": self._context.layout,
+            "layout": self._context.opened.layout,
             "doubt": self._doubt,
             EXPECTED: self._expected.kept or None,
             EXCESS: excess(self._step.limits.forecast, self._statistics.memory_before, self._statistics.highest_memory)

@@ -252,7 +252,7 @@ class ShardRun:
             counts = counts_of(step, path if totals.written else None)
             marks = decisions.stage(path)
         made = replace(totals.part(part.number, decisions.name(part)), deployment=context.made_by.digest)
-        layout = {} if context.layout is None else {"layout": context.layout}
+        layout = {} if context.opened.layout is None else {"layout": context.opened.layout}
         return Receipt(
             part=made,
             staged=None if made.file is None else path.name,

@@ -152,10 +152,10 @@ _IS_TYPED = (
 )
 
 
-def seal_of_span(first_row: str, rows: str, path: str = "path") -> str:
+def seal_of_span(first_row: str, rows: str) -> str:
     """Return the SQL expression of the seal over a row of `spans`; the arguments are SQL expressions too."""
     cells = f"({first_row} % {_PRIME} * 7919 + {rows} % {_PRIME} * 31 + 1) % {_PRIME}"
-    return f"((crc32(CAST({path} AS BLOB)) % 1073741789 + 1) * ({cells}) % {_PRIME})"
+    return f"((crc32(CAST(path AS BLOB)) % 1073741789 + 1) * ({cells}) % {_PRIME})"
 
 
 def seal_of_inputs(db: sqlite3.Connection, output: str) -> str:

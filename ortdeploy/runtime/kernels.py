@@ -47,7 +47,7 @@ class _OnDemand(Mapping[str, Value]):
         return len(self._definitions)
 
 
-class _Kernels(Mapping[str, Mapping[str, tuple[Kernel, ...]]]):
+class KnownKernels(Mapping[str, Mapping[str, tuple[Kernel, ...]]]):
     """Kernels by provider and by `domain.operator`, of the plugins given and of what this library is built with.
 
     Those of the CPU are asked for in this process; those of other built-in providers in a child, and only if somebody
@@ -68,13 +68,6 @@ class _Kernels(Mapping[str, Mapping[str, tuple[Kernel, ...]]]):
 
     def __len__(self) -> int:
         return len(list(iter(self)))
-
-
-def known_kernels(
-    plugins: Mapping[str, Mapping[str, tuple[Kernel, ...]]],
-) -> Mapping[str, Mapping[str, tuple[Kernel, ...]]]:
-    """Return kernels by provider and by `domain.operator`; each is read when somebody asks for it."""
-    return _Kernels(plugins)
 
 
 @cache  # what a library is built with stays as it is

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ortdeploy.facts.host import DEFAULT_LOCALE, RuntimeFacts
 from ortdeploy.providers.catalogue import find_provider
-from ortdeploy.runtime.kernels import known_attributes, known_kernels
+from ortdeploy.runtime.kernels import KnownKernels, known_attributes
 from ortdeploy.runtime.library import library_id, ort
 from ortdeploy.runtime.native_library import find_missing, loading_problem
 from ortdeploy.runtime.plugin_probe import probe_plugin
@@ -60,7 +60,7 @@ def probe_runtime(
         runtime_packages=runtime_packages(Path(ort.__file__).parents[1]),
         attributes=known_attributes(),
         has_default_locale=_has_locale(DEFAULT_LOCALE),
-        kernels=known_kernels(kernels),
+        kernels=KnownKernels(kernels),
         library=library_id(),
     )
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.conversion import convert
-from ortdeploy.tensors.types import Shape, format_shape
+from ortdeploy.tensors.types import Shape, format_shape, shapes_agree
 
 
 def as_array(content: Any, dtype: str, shape: Shape | None) -> Array:
@@ -26,9 +26,6 @@ def as_array(content: Any, dtype: str, shape: Shape | None) -> Array:
     sizes = [size for size in shape if isinstance(size, int)]
     if array.ndim == 0 and len(sizes) == len(shape):
         return np.full(sizes, array[()], dtype=array.dtype)
-    fits = len(shape) == array.ndim and all(
-        not isinstance(want, int) or have == want for have, want in zip(array.shape, shape, strict=True)
-    )
-    if not fits:
+    if not shapes_agree(array.shape, shape):
         raise ValueError(f"it is {format_shape(array.shape)}, and {format_shape(shape)} is wanted")
     return array

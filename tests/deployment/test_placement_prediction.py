@@ -12,12 +12,12 @@ from onnx.backend.test.case.node import collect_testcases
 from ortdeploy.deployment.placement_prediction import Prediction, predict_placement
 from ortdeploy.facts.models import ModelFacts
 from ortdeploy.graph.nodes import read_nodes
-from ortdeploy.runtime.kernels import known_attributes, known_kernels
+from ortdeploy.runtime.kernels import KnownKernels, known_attributes
 
 CPU = "CPUExecutionProvider"
 DATA = Path(onnx.__file__).parent / "backend/test/data"
 SHIPPED = sorted(DATA.rglob("*.onnx"))
-KERNELS = {CPU: known_kernels({})[CPU]}
+KERNELS = {CPU: KnownKernels({})[CPU]}
 ATTRIBUTES = known_attributes()
 
 

@@ -14,12 +14,12 @@ from ortdeploy.deployment.placement_prediction import predict_placement
 from ortdeploy.facts.host import Kernel
 from ortdeploy.graph.model import read_model
 from ortdeploy.providers.catalogue import CPU
-from ortdeploy.runtime.kernels import known_kernels
+from ortdeploy.runtime.kernels import KnownKernels
 
 CUDA = "CUDAExecutionProvider"
 KERNELS = {
-    CUDA: {**known_kernels({})[CPU], "ai.onnx.Abs": (Kernel(first=13, last=2147483647, types={}),)},
-    CPU: known_kernels({})[CPU],
+    CUDA: {**KnownKernels({})[CPU], "ai.onnx.Abs": (Kernel(first=13, last=2147483647, types={}),)},
+    CPU: KnownKernels({})[CPU],
 }
 """The kernels of the CPU stand for those of CUDA, which has them for all that is here."""
 

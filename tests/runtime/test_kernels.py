@@ -12,7 +12,7 @@ from ortdeploy.facts.host import Kernel
 from ortdeploy.process.child import Answer, Asked
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime import kernels
-from ortdeploy.runtime.kernels import known_kernels, other_kernels
+from ortdeploy.runtime.kernels import KnownKernels, other_kernels
 from ortdeploy.runtime.library import ort
 
 CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
@@ -36,22 +36,22 @@ def never(*_: Any, **__: Any) -> NoReturn:
 )
 def test_the_kernels_of_the_cpu_are_those_that_onnx_runtime_lists() -> None:
     listed = [one for one in _pybind_state.get_all_opkernel_def() if one.provider == CPU]
-    known = known_kernels({})[CPU]
+    known = KnownKernels({})[CPU]
     assert {f"{one.domain or 'ai.onnx'}.{one.op_name}" for one in listed} == set(known)
-    assert set(known_kernels({})) == {CPU}
+    assert set(KnownKernels({})) == {CPU}
 
 
 @pytest.mark.usefixtures("_gpu_wheel")
 def test_the_cpus_need_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "ask", never)
-    assert CPU in known_kernels({})
-    assert known_kernels({CUDA: {}})[CUDA] == {}
+    assert CPU in KnownKernels({})
+    assert KnownKernels({CUDA: {}})[CUDA] == {}
 
 
 @pytest.mark.usefixtures("_gpu_wheel")
 def test_a_child_that_crashes_leaves_the_others_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "ask", lambda *_, **__: Answer([], -11, False, "Failed to load library"))
-    known = known_kernels({})
+    known = KnownKernels({})
     assert CUDA not in known
     assert list(known) == [CPU]
     assert len(known) == 1
@@ -61,9 +61,9 @@ def test_a_child_that_crashes_leaves_the_others_unknown(monkeypatch: pytest.Monk
 def test_what_a_child_tells_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"provider": CUDA, "kernels": {"ai.onnx.Erf": ["9-12 T=tensor(float)"]}}
     monkeypatch.setattr(kernels, "ask", lambda *_, **__: Answer([told], 0, False, ""))
-    (kernel,) = known_kernels({})[CUDA]["ai.onnx.Erf"]
+    (kernel,) = KnownKernels({})[CUDA]["ai.onnx.Erf"]
     assert (kernel.first, kernel.last) == (9, 12)
-    assert set(known_kernels({})) == {CPU, CUDA}
+    assert set(KnownKernels({})) == {CPU, CUDA}
 
 
 def test_a_library_of_its_own_is_asked_as_a_plugin_is(monkeypatch: pytest.MonkeyPatch) -> None:
