@@ -103,11 +103,10 @@ def revision_cells(part: int, revision: Revision) -> tuple[Any, ...]:
     return tuple({"part": part, **plain, "rows": json.dumps(revision.rows)}.values())
 
 
-def revision_of(cells: Sequence[Any]) -> Revision:
-    """Return a later file of a part. Raises ValueError, TypeError."""
-    values = typed(REVISION_COLUMNS, cells)
-    del values["part"]
-    return Revision(**{**values, "rows": row_numbers(values["rows"])})
+def revision_of(values: Mapping[str, Any]) -> Revision:
+    """Return a later file of a part, of typed cells. Raises ValueError."""
+    plain = {name: value for name, value in values.items() if name != "part"}
+    return Revision(**{**plain, "rows": row_numbers(values["rows"])})
 
 
 def insert_sealed(
@@ -118,6 +117,18 @@ def insert_sealed(
     names = ", ".join(columns)
     query = f"INSERT OR REPLACE INTO {table} (output, {names}, seal) VALUES ({marks})"  # noqa: S608  ours
     db.execute(query, (output, *cells, seal_of(*cells)))
+
+
+def sealed_rows(
+    db: sqlite3.Connection, table: str, output: str, columns: Mapping[str, Any], what: str, order: str = "output"
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an output that `insert_sealed` has written, by column.
+
+    Raises ValueError, TypeError for a row that is not what was written: `what` says which, {} is its first cell.
+    """
+    query = f"SELECT {', '.join(columns)}, seal FROM {table} WHERE output = ? ORDER BY {order}"  # noqa: S608  ours
+    for row in db.execute(query, (output,)):
+        yield typed(columns, unsealed(row, what.format(row[0])))
 
 
 def insert_many(

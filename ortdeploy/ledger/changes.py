@@ -11,7 +11,15 @@ from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, FileStates
-from ortdeploy.ledger.cells import add_functions, insert_many, insert_sealed, seal_inputs, seal_of_span, typed, unsealed
+from ortdeploy.ledger.cells import (
+    add_functions,
+    insert_many,
+    insert_sealed,
+    seal_inputs,
+    seal_of_span,
+    sealed_rows,
+    typed,
+)
 from ortdeploy.ledger.records import Rerun, Span
 
 OF_CHANGES = ("spans", "reruns", "leaving", "withdrawn", "rewrites", "forgotten")
@@ -241,9 +249,8 @@ def begin_leaving(db: sqlite3.Connection, output: str, paths: Iterable[str]) -> 
 
 def read_leaving(db: sqlite3.Connection, output: str) -> tuple[Span, ...]:
     """Return the rows that are to leave their parts, in order."""
-    query = "SELECT first_row, rows, seal FROM leaving WHERE output = ? ORDER BY first_row"
-    rows = db.execute(query, (output,)).fetchall()
-    return tuple(_span(unsealed(row, "which rows leave their parts")) for row in rows)
+    rows = sealed_rows(db, "leaving", output, _SPAN, "which rows leave their parts", "first_row")
+    return tuple((row["first_row"], row["rows"]) for row in rows)
 
 
 def end_leaving(db: sqlite3.Connection, output: str) -> None:
@@ -260,17 +267,10 @@ def note_withdrawn(db: sqlite3.Connection, output: str, part: int, spans: Iterab
 
 def read_withdrawn(db: sqlite3.Connection, output: str) -> dict[int, list[Span]]:
     """Return which rows no longer count, by part."""
-    query = "SELECT part, first_row, rows, seal FROM withdrawn WHERE output = ? ORDER BY first_row"
     found: dict[int, list[Span]] = {}
-    for row in db.execute(query, (output,)):
-        part, *span = unsealed(row, "which rows count no more")
-        found.setdefault(part, []).append(_span(span))
+    for row in sealed_rows(db, "withdrawn", output, _WITHDRAWN, "which rows count no more", "first_row"):
+        found.setdefault(row["part"], []).append((row["first_row"], row["rows"]))
     return found
-
-
-def _span(cells: Iterable[Any]) -> Span:
-    values = typed(_SPAN, tuple(cells))
-    return values["first_row"], values["rows"]
 
 
 def rows_in(spans: Iterable[Span], start: int, end: int) -> Iterator[int]:

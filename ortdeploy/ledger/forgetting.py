@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from ortdeploy.ledger.cells import insert_sealed, seal_inputs, typed, unsealed
+from ortdeploy.ledger.cells import insert_sealed, seal_inputs, sealed_rows
 from ortdeploy.ledger.changes import forget_files
 from ortdeploy.ledger.contents import pack_anew
 from ortdeploy.ledger.records import Forgotten, Part
@@ -24,9 +24,7 @@ _COLUMNS: Mapping[str, Any] = dict.fromkeys(to_builtins(Forgotten()), int)
 
 def read_forgotten(db: sqlite3.Connection, output: str) -> Forgotten:
     """Return the counts of an output's forgotten parts. Raises ValueError, TypeError."""
-    query = f"SELECT {', '.join(_COLUMNS)}, seal FROM forgotten WHERE output = ?"  # noqa: S608  ours
-    row = db.execute(query, (output,)).fetchone()
-    return Forgotten(**typed(_COLUMNS, unsealed(row, "what was forgotten"))) if row else Forgotten()
+    return Forgotten(**next(sealed_rows(db, "forgotten", output, _COLUMNS, "what was forgotten"), {}))
 
 
 def forget_parts(db: sqlite3.Connection, output: str, parts: Sequence[Part], files: Iterable[str]) -> None:

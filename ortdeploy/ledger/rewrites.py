@@ -32,8 +32,8 @@ from ortdeploy.ledger.cells import (
     part_of,
     revision_cells,
     revision_of,
+    sealed_rows,
     typed,
-    unsealed,
 )
 from ortdeploy.ledger.changes import advance_reruns, note_withdrawn
 from ortdeploy.ledger.records import NewFile, Part, Rewrite, Span
@@ -78,17 +78,14 @@ def begin_rewrite(db: sqlite3.Connection, output: str, one: Rewrite, before: Par
 
 def read_rewrites(db: sqlite3.Connection, output: str) -> tuple[Rewrite, ...]:
     """Return the rewrites that were begun but not ended. Raises ValueError, TypeError, KeyError."""
-    query = "SELECT part, entry, seal FROM rewrites WHERE output = ? ORDER BY part"
-    return tuple(
-        _rewrite(json.loads(unsealed(row, f"what is to become of part {row[0]}")[1]))
-        for row in db.execute(query, (output,))
-    )
+    rows = sealed_rows(db, "rewrites", output, _COLUMNS, "what is to become of part {}", "part")
+    return tuple(_rewrite(json.loads(row["entry"])) for row in rows)
 
 
 def _rewrite(entry: dict[str, Any]) -> Rewrite:
     part = part_of(
         typed(PART_COLUMNS, entry["part"]),
-        revisions=tuple(map(revision_of, entry["revisions"])),
+        revisions=tuple(revision_of(typed(REVISION_COLUMNS, cells)) for cells in entry["revisions"]),
         withdrawn=_spans(entry["withdrawn"]),
     )
     from ortdeploy.ledger.letters import failed_before  # noqa: PLC0415  only where a killed run has left some

@@ -15,6 +15,7 @@ from ortdeploy.ledger.cells import (
     check_time,
     part_of,
     revision_of,
+    sealed_rows,
     typed,
     unsealed,
 )
@@ -74,22 +75,17 @@ class StoredRecords:
 
     def _revisions(self, output: str) -> dict[int, list[Revision]]:
         """Return the files that were written later than their parts, by part."""
-        query = (
-            f"SELECT {', '.join(REVISION_COLUMNS)}, seal FROM revisions WHERE output = ? "  # noqa: S608  ours
-            "ORDER BY part, revision"
-        )
+        what = "what stands there of a later file of part {}"
         found: dict[int, list[Revision]] = {}
-        for row in self._connection.execute(query, (output,)):
-            cells = unsealed(row, f"what stands there of a later file of part {row[0]}")
-            found.setdefault(row[0], []).append(revision_of(cells))
+        for row in sealed_rows(self._connection, "revisions", output, REVISION_COLUMNS, what, "part, revision"):
+            found.setdefault(row["part"], []).append(revision_of(row))
         return found
 
     def _begun(self, output: str) -> Begun | None:
-        query = f"SELECT {', '.join(BEGUN_COLUMNS)}, seal FROM begun WHERE output = ?"  # noqa: S608  ours
-        row = self._connection.execute(query, (output,)).fetchone()
-        if row is None:
+        what = "what stands there of part {}, which was begun,"
+        values = next(sealed_rows(self._connection, "begun", output, BEGUN_COLUMNS, what), None)
+        if values is None:
             return None
-        values = typed(BEGUN_COLUMNS, unsealed(row, f"what stands there of part {row[0]}, which was begun,"))
         state, name = values.pop("state"), values.pop("name")
         return Begun(part=part_of(values), state=state, name=name)
 

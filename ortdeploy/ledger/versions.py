@@ -316,7 +316,7 @@ def _as_rewrite(db: sqlite3.Connection, output: str, merge: Sequence[Any], seal:
             part,
             committed=part["committed"] + len(rows),
             failed=part["failed"] - len(rows),
-            revisions=tuple(map(revision_of, later)),
+            revisions=tuple(revision_of(typed(REVISION_COLUMNS, cells)) for cells in later),
             withdrawn=tuple(read_withdrawn(db, output).get(number, ())),
         ),
         files=(NewFile(temporary=values["temporary"], **file),),
