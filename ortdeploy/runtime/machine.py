@@ -7,7 +7,7 @@ from pathlib import Path
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.process.cores import core_count, cpu_quota
 from ortdeploy.process.memory import memory_of_the_group
-from ortdeploy.process.sensors import read_battery, read_temperature
+from ortdeploy.process.sensors import read_battery, read_temperature, text_of
 
 _FLAGS = (
     "amx_bf16", "amx_int8", "asimddp", "asimdhp", "avx", "avx2", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx512f",
@@ -39,16 +39,9 @@ def _sensors() -> frozenset[str]:
     return frozenset(name for name, value in found.items() if value is not None)
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def total_memory() -> int | None:
     """Return the memory that the system has, in bytes."""
-    total = _read(_MEMINFO).partition("MemTotal:")[2].split()
+    total = text_of(_MEMINFO).partition("MemTotal:")[2].split()
     return int(total[0]) * _KIB if total and total[0].isdecimal() else None
 
 
@@ -64,7 +57,7 @@ def _memory() -> int | None:
 
 def _cpu_flags() -> tuple[str, ...]:
     """Return the relevant features, by the Linux kernel's names (x86: flags, Arm: Features)."""
-    lines = _read(_CPUINFO).splitlines()
+    lines = text_of(_CPUINFO).splitlines()
     line = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
     present = set(line.partition(":")[2].split())
     return tuple(flag for flag in _FLAGS if flag in present)
