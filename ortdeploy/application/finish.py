@@ -273,7 +273,7 @@ class Finish(Struct, frozen=True, kw_only=True):
         if ending.status is Status.DONE and expected.is_due(record):
             counted = {number: one.statistics.get(EXPECTED, {}).get(COUNTS, {}) for number, one in receipts.items()}
             try:
-                expected.judge(record, decisions.local, counted=counted)
+                expected.judge(record, decisions.output.local, counted=counted)
                 expected.committed()
             except OrtdeployError as error:
                 ending = Ending(status=Status.FAILED, reason=str(error))
@@ -300,7 +300,7 @@ class Finish(Struct, frozen=True, kw_only=True):
     ) -> None:
         """Write the report. Raises OSError, OrtdeployError."""
         record = self._begun()
-        with decisions.reports() as folder:
+        with decisions.output.reports() as folder:
             told = replace(record, status=ending.status, reason=ending.reason, ended=ended, statistics=statistics)
             write_report(
                 folder,

@@ -62,7 +62,7 @@ class Beginning(Struct, frozen=True, kw_only=True):
         """Return how many parts of the plan are in the ledger; 0 if the user has taken them away."""
         made = [] if record is None else [one for one in record.parts if is_planned(self.decisions.table, one.number)]
         file = next((one.file for one in made if one.file is not None), None)
-        is_gone = file is not None and not self.step.output.removable and not self.decisions.has(str(file))
+        is_gone = file is not None and not self.step.output.removable and not self.decisions.output.exists(str(file))
         return 0 if is_gone else len(made)
 
     @property
@@ -89,7 +89,7 @@ class Beginning(Struct, frozen=True, kw_only=True):
                 )
             if ledger is not None and record is not None:
                 self._check_fits(ledger, record)
-            elif has_begun and self.decisions.has(MARKER):
+            elif has_begun and self.decisions.output.exists(MARKER):
                 raise RefusedError(
                     f"a run on one machine has begun in {self.step.output.shown} since this plan was made, and the "
                     f"ledger that its {MARKER} names is not seen here. Make the plan again where that ledger is "

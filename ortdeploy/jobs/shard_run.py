@@ -296,7 +296,7 @@ def _files(record: OutputRecord | None, decisions: CommitLog) -> Iterator[Path]:
     """Yield the files of the parts that the ledger knows, in their order; each is here until the next one is wanted."""
     for part in record.parts if record is not None else ():
         for one in part.files:
-            with suppress(FileNotFoundError), decisions.local(str(one.file)) as path:
+            with suppress(FileNotFoundError), decisions.output.local(str(one.file)) as path:
                 yield path
 
 

@@ -39,7 +39,7 @@ def standing_record(
         receipt = decisions.decided(table.part(part.number))
         if receipt is not None and receipt.part.sha256 != part.sha256:
             return None
-        if receipt is None and decisions.has(str(part.file)):
+        if receipt is None and decisions.output.exists(str(part.file)):
             there += 1
         elif receipt is None:
             gone.append(part.file)

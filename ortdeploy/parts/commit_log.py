@@ -18,7 +18,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -71,7 +71,10 @@ class WithdrawnError(OrtdeployError):
 
 
 class CommitLog:
-    """The decisions about the parts of one job of one bound plan, in a folder of its output."""
+    """The decisions about the parts of one job of one bound plan, in a folder of its output.
+
+    `output` is where that is, and `table` has the parts of the plan.
+    """
 
     def __init__(
         self,
@@ -90,18 +93,13 @@ class CommitLog:
 
         Nothing is touched yet.
         """
-        self._output = output
+        self.output = output
         self._digest = digest
-        self._table = table
+        self.table = table
         self._suffix = suffix
         self._digits = digits
         self._images, self._form = images, form
         self._folder = f"{FOLDER}/{digest}"
-
-    @property
-    def table(self) -> PartTable:
-        """The parts of the plan."""
-        return self._table
 
     def begin(self, *, known: bool, look: Callable[[], None] = lambda: None) -> None:
         """Take the output for this plan, together with all processes that run it. Raises OrtdeployError, OSError.
@@ -110,26 +108,26 @@ class CommitLog:
         """
         if self.is_closed():
             raise ClosedError("the plan is finished")
-        bound = self._output.read(self._name(BOUND))
+        bound = self.output.read(self._name(BOUND))
         if bound is None:  # else the process that began the plan has looked, and no other one begins beside it
             look()
             self._check_others()
-        self._output.make(self._folder)
-        plan = {"format_version": FORMAT_VERSION, "plan": self._digest, "parts": to_builtins(self._table)}
+        self.output.make(self._folder)
+        plan = {"format_version": FORMAT_VERSION, "plan": self._digest, "parts": to_builtins(self.table)}
         text = (json.dumps(plan, sort_keys=True) + "\n").encode()
         if bound is None:
             self._claim()
-            is_first = self._output.create(self._name(BOUND), text)
-            if is_first and not known and self._output.exists(MARKER):
-                self._output.clear(self._folder)  # the next plan that begins finds the claim, and gives this one up
+            is_first = self.output.create(self._name(BOUND), text)
+            if is_first and not known and self.output.exists(MARKER):
+                self.output.clear(self._folder)  # the next plan that begins finds the claim, and gives this one up
                 raise RefusedError(
-                    f"a run on one machine has begun in {self._output.shown} since this plan was made, and the ledger "
+                    f"a run on one machine has begun in {self.output.shown} since this plan was made, and the ledger "
                     f"that its {MARKER} names is not seen here. Make the plan again where that ledger is (--state-dir)"
                 )
-            bound = text if is_first else self._output.read(self._name(BOUND))
+            bound = text if is_first else self.output.read(self._name(BOUND))
         if bound == GIVEN_UP:
             raise RefusedError(
-                f"this plan was given up when another one began in {self._output.shown}: the process that began this "
+                f"this plan was given up when another one began in {self.output.shown}: the process that began this "
                 "one was killed before it had its parts. Make the plan again when the other one is finished"
             )
         if bound != text:
@@ -143,17 +141,17 @@ class CommitLog:
 
         A plan that loses has decided nothing, and never will. Raises OrtdeployError, OSError.
         """
-        if not len(self._table):
+        if not len(self.table):
             return
         ours = self._digest.encode()
         for name in self._claims():
-            if self._output.create(name, ours):
+            if self.output.create(name, ours):
                 return
-            holder = self._output.read(name) or b""
+            holder = self.output.read(name) or b""
             if holder == ours:
                 return
             if not self._gives_up(holder.decode(errors="replace"), name):
-                self._output.unmake(self._folder)
+                self.output.unmake(self._folder)
                 raise self._taken_by(holder.decode(errors="replace"))
 
     def _claims(self) -> Iterator[str]:
@@ -163,7 +161,7 @@ class CommitLog:
 
     @property
     def _claimed(self) -> str:
-        return f"{_CLAIM}{self._table.first_number}"
+        return f"{_CLAIM}{self.table.first_number}"
 
     def _gives_up(self, other: str, claim: str) -> bool:
         """Give another plan up, unless it has its parts; return whether it is given up. Raises OrtdeployError, OSError.
@@ -171,18 +169,18 @@ class CommitLog:
         Its process may be about to begin it: then one of the two creates the file, and the other one finds that.
         """
         if not is_digest(other):
-            raise OrtdeployError(f"{self._output.shown}/{claim} is damaged. Restore it from a copy")
+            raise OrtdeployError(f"{self.output.shown}/{claim} is damaged. Restore it from a copy")
         bound = f"{FOLDER}/{other}/{BOUND}"
-        self._output.make(f"{FOLDER}/{other}")
+        self.output.make(f"{FOLDER}/{other}")
         return self._is_given_up(bound)
 
     def _is_given_up(self, name: str) -> bool:
         """Return whether a file gives its plan up, which it does from now on if nobody has created it."""
-        return self._output.create(name, GIVEN_UP) or self._output.read(name) == GIVEN_UP
+        return self.output.create(name, GIVEN_UP) or self.output.read(name) == GIVEN_UP
 
     def _taken_by(self, other: str) -> RefusedError:
         return RefusedError(
-            f"{self._output.shown} holds parts of another plan, {other[:12]}…, that is not finished. Finish it with "
+            f"{self.output.shown} holds parts of another plan, {other[:12]}…, that is not finished. Finish it with "
             "ortdeploy finish and its plan file; or start over on one machine with ortdeploy apply --new-run, which "
             "keeps them under another name"
         )
@@ -193,16 +191,16 @@ class CommitLog:
         Then the ledger is older than the output. Files of the other plan would be replaced, and their rows made again
         beside those of parts that stay. Raises RefusedError, OrtdeployError, OSError.
         """
-        others = sorted(open_plans(self._output) - {self._digest})
+        others = sorted(open_plans(self.output) - {self._digest})
         if others:
             raise self._taken_by(others[0])
-        for other, table in tables_in(self._output):
+        for other, table in tables_in(self.output):
             if other == self._digest:
                 continue
             end = table.first_number + len(table)
-            if table.first_number < self._table.first_number + len(self._table) and self._table.first_number < end:
+            if table.first_number < self.table.first_number + len(self.table) and self.table.first_number < end:
                 raise RefusedError(
-                    f"a finished plan has made the parts {table.first_number} to {end - 1} of {self._output.shown}, "
+                    f"a finished plan has made the parts {table.first_number} to {end - 1} of {self.output.shown}, "
                     "and the ledger that this plan was made with does not know them. Make that ledger again with "
                     "ortdeploy finish and a plan file of this output, and then the plan; or start over with ortdeploy "
                     "apply --new-run"
@@ -210,14 +208,14 @@ class CommitLog:
 
     def is_begun(self) -> bool:
         """Return whether any process has begun the plan. Raises OSError, OrtdeployError."""
-        return self._output.read(self._name(BOUND)) not in {None, GIVEN_UP}
+        return self.output.read(self._name(BOUND)) not in {None, GIVEN_UP}
 
     def settled(self, file: str) -> Mapping[str, Any] | None:
         """Return what the plan's processes have settled on in a file of its folder; None if nothing yet.
 
         Raises OrtdeployError, OSError.
         """
-        raw = self._output.read(self._name(file))
+        raw = self.output.read(self._name(file))
         if raw is None:
             return None
         try:
@@ -234,9 +232,9 @@ class CommitLog:
         if stands is not None:
             return stands
         look()
-        is_first = self._output.create(self._name(file), (json.dumps(ours, sort_keys=True) + "\n").encode())
+        is_first = self.output.create(self._name(file), (json.dumps(ours, sort_keys=True) + "\n").encode())
         if is_first and self.is_closed():
-            self._output.delete(self._name(file))
+            self.output.delete(self._name(file))
             is_first = False
         stands = ours if is_first else self.settled(file)
         if stands is None:
@@ -250,7 +248,7 @@ class CommitLog:
         """
         with suppress(FileNotFoundError):  # another process has done it
             if self._is_given_up(self._name(file)):
-                self._output.clear(self._folder)
+                self.output.clear(self._folder)
 
     @contextmanager
     def staging(self, part: PlannedPart) -> Iterator[Path]:
@@ -258,14 +256,14 @@ class CommitLog:
 
         Images of the part go into the folder `beside` it.
         """
-        with self._output.staging(self._name(f".part-{part.number}.{uuid.uuid4().hex}")) as path:
+        with self.output.staging(self._name(f".part-{part.number}.{uuid.uuid4().hex}")) as path:
             if self._images:
                 beside(path).mkdir()
             yield path
 
     def stage(self, path: Path) -> tuple[str, ...]:
         """Make what was written at a path of `staging` durable; return the marks for its receipt. Raises as above."""
-        return self._output.stage(path, self._name(path.name))
+        return self.output.stage(path, self._name(path.name))
 
     def name(self, part: PlannedPart) -> str:
         """Return the name of a part's file."""
@@ -276,7 +274,7 @@ class CommitLog:
 
         Raises OrtdeployError, OSError.
         """
-        raw = self._output.read(self._name(self._decision(part)))
+        raw = self.output.read(self._name(self._decision(part)))
         return None if raw is None else load_receipt(raw, part, self.name(part), self.shown(self._decision(part)))
 
     def rolled_forward(self, part: PlannedPart) -> Receipt | None:
@@ -294,7 +292,7 @@ class CommitLog:
     @property
     def at_once(self) -> int:
         """How many parts to ask about at the same time."""
-        return self._output.at_once
+        return self.output.at_once
 
     def decide(self, part: PlannedPart, receipt: Receipt) -> Receipt:
         """Decide on a part whose bytes are staged; return the receipt that stands, perhaps of another process.
@@ -303,13 +301,13 @@ class CommitLog:
         """
         decision = self._name(self._decision(part))
         try:
-            is_first = self._output.create(decision, dump_receipt(receipt))
+            is_first = self.output.create(decision, dump_receipt(receipt))
         except OSError as error:
             if error.errno in _FULL and self.decided(part) is None:  # of other errors, the decision may come to stand
                 self._discard(receipt)
             raise
         if is_first and not self._is_open():  # decided after the plan was closed: nobody saw it
-            self._output.delete(decision)
+            self.output.delete(decision)
             is_first = False
         if is_first:
             return receipt
@@ -329,18 +327,18 @@ class CommitLog:
             raise self._put_aside()
 
     def _put_aside(self) -> OrtdeployError:
-        return OrtdeployError(f"{self._output.shown} was put aside for a new run while this process made parts of it")
+        return OrtdeployError(f"{self.output.shown} was put aside for a new run while this process made parts of it")
 
     def publish(self, receipt: Receipt) -> None:
         """Give the bytes of a decided part their name, unless they have it already. Raises OrtdeployError, OSError."""
         if receipt.staged is None or receipt.part.file is None:
             return
         staged = self._name(receipt.staged)
-        if self._images and self._output.exists(staged):
+        if self._images and self.output.exists(staged):
             for file in self._pictures(receipt):
-                self._output.publish(f"{beside_name(staged)}/{file}", file)
-        if self._output.publish(staged, receipt.part.file) and self._images:
-            self._output.clear(beside_name(staged))
+                self.output.publish(f"{beside_name(staged)}/{file}", file)
+        if self.output.publish(staged, receipt.part.file) and self._images:
+            self.output.clear(beside_name(staged))
 
     def _pictures(self, receipt: Receipt) -> Iterator[str]:
         """Return the names of a part's images: each row that is committed has one of each column."""
@@ -354,7 +352,7 @@ class CommitLog:
 
         Only the holder of the output's lock may: else a new run may have made the part. Raises OrtdeployError, OSError.
         """
-        self._output.delete(self.name(part))
+        self.output.delete(self.name(part))
 
     def lost(self, receipt: Receipt, *, removable: bool) -> str | None:
         """Return how the file of a published part differs from what was decided, if it does. Raises OSError."""
@@ -363,27 +361,15 @@ class CommitLog:
             return None
         written = Written(sha256=str(part.sha256), bytes=part.bytes, mtime_ns=part.mtime_ns or 0)
         try:
-            if self._output.holds(part.file, written, receipt.marks):
+            if self.output.holds(part.file, written, receipt.marks):
                 return None
         except FileNotFoundError:
             return None if removable else f"{part.file} was decided on and is gone"
         return f"{part.file} is not what was decided on"
 
-    def has(self, file: str) -> bool:
-        """Return whether the output has a file. Raises OrtdeployError, OSError."""
-        return self._output.exists(file)
-
-    def local(self, file: str) -> AbstractContextManager[Path]:
-        """Yield a local path of a file of the output. Raises OrtdeployError, OSError."""
-        return self._output.local(file)
-
     def taken(self) -> int:
         """Return how many bytes the published parts take. Raises OrtdeployError, OSError."""
-        return self._output.taken("part-")
-
-    def reports(self) -> AbstractContextManager[Path]:
-        """Yield a folder for the reports of the job, which are in the output afterwards."""
-        return self._output.reports()
+        return self.output.taken("part-")
 
     def _is_open(self) -> bool:
         """Return whether the plan still runs: it is not closed, and its output was not put aside for a new run."""
@@ -391,38 +377,38 @@ class CommitLog:
 
     def is_closed(self) -> bool:
         """Return whether every part is in the ledger."""
-        return self._output.exists(self._name(CLOSED))
+        return self.output.exists(self._name(CLOSED))
 
     def close(self, receipts: Sequence[Receipt], ended: Ended) -> None:
         """Replace the decisions by `closed.json`, once every part is in the ledger. Raises OSError."""
         lines = [dump_receipt(one).decode() for one in receipts]
         parts, how = [json.loads(line) for line in lines], encode(ended, packed=True)
         closed = {"format_version": FORMAT_VERSION, "digest": _digest_of(lines, how), "parts": parts, "ended": how}
-        self._output.create(self._name(CLOSED), (json.dumps(closed, sort_keys=True) + "\n").encode())
+        self.output.create(self._name(CLOSED), (json.dumps(closed, sort_keys=True) + "\n").encode())
         self.tidy()
 
     def closed(self) -> tuple[dict[int, Receipt], Ended]:
         """Return the receipts of a plan that is closed, by part, and how it ended. Raises OrtdeployError, OSError."""
         shown = self.shown(CLOSED)
         try:
-            data = json.loads(self._output.read(self._name(CLOSED)) or b"")
+            data = json.loads(self.output.read(self._name(CLOSED)) or b"")
             lines_by_part, ended = _lines_of(data), decode(Ended, data["ended"])
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise OrtdeployError(f"{shown} is damaged ({error}). Restore it from a copy") from error
         receipts = {
             part.number: load_receipt(lines_by_part[part.number].encode(), part, self.name(part), shown)
-            for part in self._table
+            for part in self.table
             if part.number in lines_by_part
         }
         return receipts, ended
 
     def tidy(self) -> None:
         """Delete decisions and left-over bytes of a closed plan. A process that still asks for them finds it closed."""
-        self._output.clear(self._folder, keep=KEPT)
+        self.output.clear(self._folder, keep=KEPT)
         left_over = f".{self._claimed}."
-        for name in self._output.names(FOLDER):
+        for name in self.output.names(FOLDER):
             if name.startswith(left_over):  # of a process that was killed as it claimed the parts
-                self._output.delete(f"{FOLDER}/{name}")
+                self.output.delete(f"{FOLDER}/{name}")
 
     def _decision(self, part: PlannedPart) -> str:
         return f"part-{part.number:0{self._digits}d}.json"
@@ -432,13 +418,13 @@ class CommitLog:
 
     def shown(self, file: str) -> str:
         """Return how messages call a file of the plan's folder."""
-        return f"{self._output.shown}/{self._name(file)}"
+        return f"{self.output.shown}/{self._name(file)}"
 
     def _discard(self, receipt: Receipt) -> None:
         if receipt.staged is not None:
-            self._output.delete(self._name(receipt.staged))
+            self.output.delete(self._name(receipt.staged))
             if self._images:
-                self._output.clear(beside_name(self._name(receipt.staged)))
+                self.output.clear(beside_name(self._name(receipt.staged)))
 
 
 def _lines_of(closed: Mapping[str, Any]) -> dict[int, str]:
