@@ -17,8 +17,7 @@ from ortdeploy.process.tracing import JobTrace
 from ortdeploy.results.results import Observer
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.row_independence import RowProof
-from ortdeploy.streaming.batch_runner import OnRun
-from ortdeploy.streaming.hooks import Hooks
+from ortdeploy.streaming.hooks import Hooks, OnRun
 from ortdeploy.streaming.stream import Stream
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct, field
@@ -14,24 +13,16 @@ from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedStep, RunJob
 from ortdeploy.results.rows import Block, StageError
-from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.row_independence import RowProof
 from ortdeploy.sessions.runs import SessionRuns
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.lost import lost_key, unwritable, why_lost
 from ortdeploy.streaming.exploded import check_lists
+from ortdeploy.streaming.hooks import Hooks
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, finite_rows
 from ortdeploy.tensors.types import TensorType
 
-if TYPE_CHECKING:
-    from ortdeploy.sessions.cpu_comparison import CpuComparison
-    from ortdeploy.streaming.crashed_runs import CrashedRun
-
 Piece = tuple[Sequence[int], dict[str, Column]]
 """Rows of a block, by their places in it, and their results."""
-
-OnRun = Callable[[Sequence[int]], None]
-"""Called with the rows of each run before it begins, by their numbers in the job, and with none when it has ended."""
 
 
 class RunCounts(Struct):
@@ -56,30 +47,16 @@ class BatchRun(Struct):
 class BatchRunner:
     """Runs batches of one job on a session. `size` is the most rows of a run: fewer than planned if memory ran out."""
 
-    def __init__(
-        self,
-        job: RunJob,
-        session: Session,
-        probe: "CpuComparison | None",
-        proof: RowProof | None,
-        counts: RunCounts,
-        *,
-        ops: OpRunners,
-        fatal: "Sequence[CrashedRun]" = (),
-        on_run: OnRun | None = None,
-    ) -> None:
-        """Build every step once; `ops` run those that are operators.
-
-        `fatal` are runs that ended their process; `on_run` is told of each run.
-        """
+    def __init__(self, job: RunJob, runs: SessionRuns, counts: RunCounts, ops: OpRunners, hooks: Hooks) -> None:
+        """Build every step once; `ops` run those that are operators."""
         self._job = job
+        self.runs = runs
         self._counts = counts
-        self._fatal = fatal
-        self._on_run = on_run
+        self._fatal = hooks.fatal
+        self._on_run = hooks.on_run
         self._sink = SINKS[job.output.format]
         self._postprocess = [(step, _build_postprocess(step, ops)) for step in job.postprocess]
         self.feeder = Feeder(job, ops)
-        self.runs = SessionRuns(job, session, probe, proof)
         self.size = job.batching.run_size
 
     def run(self, prepared: Prepared, rows: Sequence[int], adapters: tuple[str, ...]) -> BatchRun:

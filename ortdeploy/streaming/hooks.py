@@ -1,6 +1,6 @@
 """What a stream calls while rows run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -8,10 +8,12 @@ from msgspec import Struct
 from ortdeploy.process.tracing import OnBatch
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sessions.row_independence import RowProof
-from ortdeploy.streaming.batch_runner import OnRun
 
 if TYPE_CHECKING:
     from ortdeploy.streaming.crashed_runs import CrashedRuns
+
+OnRun = Callable[[Sequence[int]], None]
+"""Called with the rows of each run before it begins, by their numbers in the job, and with none when it has ended."""
 
 
 class Hooks(Struct, frozen=True, kw_only=True):

@@ -17,15 +17,15 @@ from ortdeploy.feeds.feeder import cut
 from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, FailedRow, StageError
-from ortdeploy.runtime.protocol import Session, Writer
-from ortdeploy.sessions.row_independence import RowProof
-from ortdeploy.streaming.batch_runner import BatchRun, BatchRunner, OnRun, Piece, RunCounts
-from ortdeploy.tensors.columns import Column, OpRunners, join, pick, size_bytes
+from ortdeploy.runtime.protocol import Writer
+from ortdeploy.sessions.opening import OpenedSession
+from ortdeploy.sessions.runs import SessionRuns
+from ortdeploy.streaming.batch_runner import BatchRun, BatchRunner, Piece, RunCounts
+from ortdeploy.streaming.hooks import Hooks
+from ortdeploy.tensors.columns import Column, join, pick, size_bytes
 
 if TYPE_CHECKING:
-    from ortdeploy.sessions.cpu_comparison import CpuComparison
     from ortdeploy.streaming.bisect_failures import Salvage
-    from ortdeploy.streaming.crashed_runs import CrashedRun
 
 
 class Outcome(Struct):
@@ -49,30 +49,22 @@ class Outcome(Struct):
 class RowRunner:
     """Runs blocks of one job on a session, batch by block."""
 
-    def __init__(
-        self,
-        job: RunJob,
-        session: Session,
-        probe: "CpuComparison | None" = None,
-        proof: RowProof | None = None,
-        ops: OpRunners | None = None,
-        *,
-        fatal: "Sequence[CrashedRun]" = (),
-        on_run: OnRun | None = None,
-    ) -> None:
-        """Build every step once. `fatal` are runs that ended their process; `on_run` is told of each run."""
+    def __init__(self, job: RunJob, opened: OpenedSession, hooks: Hooks) -> None:
+        """Build every step once."""
+        session = opened.session
         self._job = job
         self.counts = RunCounts()
         self._session = session
         self._written_before = session.written if isinstance(session, Writer) else {}
         self.postprocess_times = Histogram()
-        self._batches = BatchRunner(job, session, probe, proof, self.counts, ops=ops or {}, fatal=fatal, on_run=on_run)
-        self.runs = self._batches.runs
+        self.runs = SessionRuns(job, session, opened.probe, hooks.prove(opened))
+        self.runs.on_batch = hooks.on_batch
+        self._batches = BatchRunner(job, self.runs, self.counts, opened.ops, hooks)
         self._fast_path = True
         self._stateful = job.pipeline is not None and bool(job.pipeline.state)
         self._wanted: int | None = None
-        self._unsafe = frozenset[int]().union(*(one.rows for one in fatal))
-        self._is_told = on_run is not None
+        self._unsafe = frozenset[int]().union(*(one.rows for one in hooks.fatal))
+        self._is_told = hooks.on_run is not None
 
     def run_smaller(self) -> bool:
         """Run half as many rows at once from the next block on; return whether that is possible. Thread-safe."""

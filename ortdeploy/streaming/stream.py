@@ -20,7 +20,7 @@ from ortdeploy.feeds.in_flight import InFlight
 from ortdeploy.files.memory_budget import on_memory_pressure
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.plan.thread_layout import BY_RULE
-from ortdeploy.sessions.opening import OpenedModel, OpenedSession
+from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.sources.protocol import Source
 from ortdeploy.streaming.block_reader import BlockReader
 from ortdeploy.streaming.block_sizes import BlockSizes
@@ -55,7 +55,7 @@ class Stream:
         """
         self._job, self._hooks, self._layout = job, hooks, opened.layout
         sessions = opened.sessions
-        self.members = [self._member(opened) for opened in sessions]
+        self.members = [Member(opened=one, rows=RowRunner(job, one, hooks)) for one in sessions]
         self._waiting: SimpleQueue[Ticket | None] = SimpleQueue()
         self._began = time.perf_counter()
         self._left: list[float] = []
@@ -110,20 +110,6 @@ class Stream:
         """Seconds in which sessions were open to blocks, of all callers together."""
         now = time.perf_counter()
         return (now - self._began) * len(self.members) - sum(now - left for left in self._left)
-
-    def _member(self, opened: OpenedSession) -> Member:
-        hooks = self._hooks
-        rows = RowRunner(
-            self._job,
-            opened.session,
-            opened.probe,
-            hooks.prove(opened),
-            opened.ops,
-            fatal=hooks.fatal,
-            on_run=hooks.on_run,
-        )
-        rows.runs.on_batch = hooks.on_batch
-        return Member(opened=opened, rows=rows)
 
     @property
     def cpu_seconds(self) -> float:

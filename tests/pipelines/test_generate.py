@@ -26,11 +26,12 @@ from ortdeploy.files.memory_budget import PROCESS
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.pipelines.component import Component
 from ortdeploy.pipelines.generate import GenerateSession, groups_of
-from ortdeploy.plan.steps import OpenSession, RunJob
+from ortdeploy.plan.steps import OpenSession, PlannedSession, RunJob
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.runtime.generation import GenaiSession, Writing
 from ortdeploy.runtime.library import says_no_memory
 from ortdeploy.sessions.opening import OpenedSession
+from ortdeploy.streaming.hooks import Hooks
 from ortdeploy.streaming.row_runner import RowRunner
 
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("onnxruntime_genai"), reason="needs the extra generate")
@@ -498,7 +499,8 @@ def test_each_token_is_progress(folder: Path) -> None:
     (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "temperature: 0"))
     (plan,) = plan_manifests([str(folder / "m.yaml")], LoadOptions(), state_dir=None).plans
     (job,) = [step for step in plan.steps if isinstance(step, RunJob)]
-    assert RowRunner(job, _Slow()).progressed == 7.5
+    opened = OpenedSession(candidate=PlannedSession(name="m", providers=()), session=_Slow())
+    assert RowRunner(job, opened, Hooks(stop=lambda: False, prove=lambda _: None)).progressed == 7.5
 
 
 def test_the_folder_that_ran_well_is_kept_for_the_time_when_it_is_gone(

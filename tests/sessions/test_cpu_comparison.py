@@ -11,13 +11,15 @@ from support.specs import make_spec
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import OutOfMemoryError, ProviderFailedError
 from ortdeploy.feeds.prepared import Prepared
-from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.plan.steps import Plan, PlannedSession, RunJob
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.rows import Block
 from ortdeploy.sessions import evidence
 from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.evidence import DisagreementError
+from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sessions.runs import SessionRuns, are_equal
+from ortdeploy.streaming.hooks import Hooks
 from ortdeploy.streaming.row_runner import RowRunner
 from ortdeploy.tensors.columns import Array
 
@@ -86,7 +88,8 @@ def test_a_batch_that_is_refused_does_not_stand_for_the_proof() -> None:
 
     probe = CpuComparison(session=FakeSession(refuse_negative), rtol=0.05, atol=0.001)
     job = next(step for step in plan_of_one_job().steps if isinstance(step, RunJob))
-    rows = RowRunner(job, FakeSession(zeros), probe)
+    opened = OpenedSession(candidate=PlannedSession(name="m", providers=()), session=FakeSession(zeros), probe=probe)
+    rows = RowRunner(job, opened, Hooks(stop=lambda: False, prove=lambda _: None))
     values = np.array([[-1, -1], [5, 5]], dtype=np.float32)
     with pytest.raises(ProviderFailedError, match="is not what the CPU provider computes"):
         rows.run(Prepared(block=Block(start=0, count=2, rows=[0, 1], columns={"array": values}, failed=[]), feeds=None))
