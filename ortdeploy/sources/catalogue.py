@@ -47,6 +47,9 @@ ARRAYS = ("npy", "npz", "pb")
 RECORDINGS = ("audio", "wav")
 """Formats whose files have a sample rate."""
 
+TABLES = ("arrow", "csv", "jsonl", "parquet")
+"""Formats whose rows are lines of a table, with columns of their own names."""
+
 
 @cache
 def format_of_suffix(suffix: str) -> str | None:

@@ -8,8 +8,9 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.graph.row_axes import input_axes
-from ortdeploy.manifest.write import flow, scalar
+from ortdeploy.manifest.write import flow
 from ortdeploy.runtime.trial_run import SyntheticTensor, synthetic_array
+from ortdeploy.sources.catalogue import TABLES
 from ortdeploy.starters import provenance, samples, yaml_text
 from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.open_sizes import ROWS, synthetic_tensor
@@ -38,7 +39,7 @@ _KINDS = {
     "text": "lines of text",
     "video": "videos",
     "wav": "recordings",
-    **dict.fromkeys(("arrow", "csv", "jsonl", "parquet"), "a table"),
+    **dict.fromkeys(TABLES, "a table"),
 }
 """What rows of a format are, for people."""
 
@@ -79,7 +80,7 @@ def _starter(subject: Subject, batch: int | None) -> Starter:
     text = (
         yaml_text.head()
         + yaml_text.models(subject)
-        + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
+        + yaml_text.model_job(subject)
         + yaml_text.input_section(
             subject,
             sample,

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ortdeploy.manifest.write import flow, scalar
@@ -68,17 +69,16 @@ def _starter(subject: Subject, picture: PictureInput, heads: Sequence[str]) -> S
     text = (
         yaml_text.head(*_intro(labels, classes, scored=scored), *_left_out(left_out))
         + yaml_text.models(subject)
-        + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
+        + yaml_text.model_job(subject)
         + yaml_text.input_section(
             subject, sample_path(subject), f"columns: {flow({picture.name: 'pixels'})}", "key: [path]"
         )
-        + f"    prepare:\n      {scalar(picture.name)}:  {yaml_text.comment(told)}\n"
-        + yaml_text.steps(prepare, 8)
+        + yaml_text.prepare(picture.name, prepare, told)
         + yaml_text.batch(picture.batch, _BATCH)
         + ("    postprocess:\n" + yaml_text.steps(post, 6) if scored else "")
         + yaml_text.output(subject, *([f"columns: {flow(columns)}"] if scored else []))
     )
-    files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})
+    files = sample_pictures(subject, picture.height, picture.width, labels)
     kind = "a picture classifier" if scored else "a model that gives a vector for a picture" if classes else FAMILY
     question = None if scored else missing_letters(subject)
     return Starter(family=kind, page=Page(marked=text), files=files, question=question)
@@ -133,13 +133,15 @@ def prepared(subject: Subject, picture: PictureInput) -> tuple[list[str], str]:
     settings, beside = subject.preprocessor("image_processor")
     if not settings:
         settings, beside = _of_timm(subject)
+    of: _Origin
     if settings:
-        of, told = _as_the_file_says, f"as {beside} says"
+        of, told = provenance.beside, f"as {beside} says"
     elif is_ultralytics(subject):
         settings, told = _ultralytics_settings(picture), "as ultralytics prepares pictures for its classifiers"
-        of = _as_ultralytics
+        of = partial(provenance.convention, of="ultralytics")
     else:
-        of, told = _as_usual, "by convention: nothing in the files tells"
+        of = partial(provenance.convention, of="ImageNet's; nothing in the files tells")
+        told = "by convention: nothing in the files tells"
     steps = [_colors(picture.channels, of), *_resized(settings, picture, of)]
     if picture.floating:
         steps += _scaled(settings, picture.channels, of)
@@ -150,18 +152,6 @@ def prepared(subject: Subject, picture: PictureInput) -> tuple[list[str], str]:
 
 _Origin = Callable[[str, object], Given]
 """What makes a value of its name and text, with its origin."""
-
-
-def _as_the_file_says(name: str, text: object) -> Given:
-    return provenance.beside(name, text)
-
-
-def _as_ultralytics(name: str, text: object) -> Given:
-    return provenance.convention(name, text, "ultralytics")
-
-
-def _as_usual(name: str, text: object) -> Given:
-    return provenance.convention(name, text, "ImageNet's; nothing in the files tells")
 
 
 def _ultralytics_settings(picture: PictureInput) -> Mapping[str, Any]:

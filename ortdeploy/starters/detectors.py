@@ -16,7 +16,7 @@ from msgspec import Struct
 from ortdeploy.manifest.write import scalar
 from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.classifier import keeps_proportions, prepared
-from ortdeploy.starters.labels import Labels, find_labels
+from ortdeploy.starters.labels import Labels, find_labels, named
 from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_path, sample_pictures, size_of
 from ortdeploy.starters.provenance import Page
@@ -74,8 +74,7 @@ def _queries(shapes: dict[str, tuple[int, ...]]) -> tuple[str, str] | None:
 
 def _of_queries(subject: Subject, picture: PictureInput, logits: str, boxes: str) -> Starter:
     count = subject.ran_shape(logits)[2]
-    named = subject.settings("config.json").get("architectures")
-    by_sigmoid = bool(_BY_SIGMOID.search(" ".join(map(str, named)) if isinstance(named, list) else ""))
+    by_sigmoid = bool(_BY_SIGMOID.search(" ".join(subject.architectures)))
     labels = find_labels(subject, count if by_sigmoid else count - 1) or find_labels(subject, count)
     least = provenance.convention(f"score {_SCORE}", _SCORE, "transformers'")
     taken = f"{{{scalar(picture.name)}: $image}}"
@@ -179,19 +178,16 @@ def _starter(
 ) -> Starter:
     result = {"boxes": "$there", "scores": "$sure", "classes": "$classes"}
     if labels is not None:
-        lines.append(f"{{do: labels, in: {{x: $classes, from: {labels.written}}}, out: labels}}")
         result["labels"] = "$labels"
     sizes = ", sizes: [height, width]" if uses_sizes else ""
     text = (
         yaml_text.head(told.intro)
         + yaml_text.models(subject)
-        + yaml_text.pipeline("find", lines, result)
-        + "jobs:\n  run:\n    pipeline: find\n"
+        + yaml_text.pipeline("find", [*lines, *named(labels, "classes", "labels")], result)
         + yaml_text.input_section(subject, sample_path(subject), f"columns: {{image: pixels{sizes}}}", "key: [path]")
-        + f"    prepare:\n      image:  {yaml_text.comment(told.prepared)}\n"
-        + yaml_text.steps(prepare, 8)
+        + yaml_text.prepare("image", prepare, told.prepared)
         + yaml_text.batch(picture.batch, batch, "pictures differ in size" if batch == 1 else "")
         + yaml_text.output(subject)
     )
-    files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})
+    files = sample_pictures(subject, picture.height, picture.width, labels)
     return Starter(family=told.family, page=Page(marked=text), files=files)

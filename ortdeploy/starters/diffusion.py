@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from ortdeploy.manifest.write import scalar
 from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.model_info import Starter, Subject, json_mapping
 from ortdeploy.starters.provenance import Given, Page
@@ -30,13 +29,15 @@ def _starter(subject: Subject) -> Starter:
             f"A folder of Stable Diffusion, by its components; {told} its UNet was trained.",
             "ortdeploy lock pins the folder by its digest.",
         )
-        + "pipelines:\n  paint:\n    preset: text-to-image\n"
-        + f"    from: {provenance.graph('path', scalar(subject.path))}\n"
-        + f"    providers: {provenance.choice('providers', '[CPU]')}\n"
-        + f"    steps: {provenance.convention('steps 20', 20)}\n"
-        + f"    guidance_scale: {provenance.convention('guidance_scale 7.5', 7.5)}\n"
-        + f"    height: {side}\n    width: {side}\n\n"
-        + "jobs:\n  run:\n    pipeline: paint\n"
+        + yaml_text.preset(
+            subject,
+            "paint",
+            "text-to-image",
+            f"steps: {provenance.convention('steps 20', 20)}",
+            f"guidance_scale: {provenance.convention('guidance_scale 7.5', 7.5)}",
+            f"height: {side}",
+            f"width: {side}",
+        )
         + yaml_text.input_section(subject, sample, "key: [prompt]")
         + yaml_text.batch(None, 1)
         + yaml_text.output(subject, "images: [image]")

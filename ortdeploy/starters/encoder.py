@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import provenance, yaml_text
-from ortdeploy.starters.labels import Labels, find_labels
-from ortdeploy.starters.model_info import Starter, Subject, is_installed
+from ortdeploy.starters.labels import Labels, find_labels, named
+from ortdeploy.starters.model_info import Starter, Subject, fixed_rows, is_installed
 from ortdeploy.starters.provenance import Given, Page
 from ortdeploy.tensors.types import Shape, format_shape
 
@@ -72,11 +72,9 @@ def _reading(subject: Subject) -> _Reading | None:
     return next((one for one in known if one is not None), None) or _unknown(shapes)
 
 
-def _is_called(subject: Subject, name: str, what: re.Pattern[str], task: str) -> bool:
-    """Return whether the output's name says what it is, or the class that config.json names."""
-    classes = subject.settings("config.json").get("architectures")
-    classes = classes if isinstance(classes, list) else []
-    return bool(what.search(name)) or any(isinstance(one, str) and one.endswith(task) for one in classes)
+def _scores(subject: Subject, name: str, task: str) -> bool:
+    """Return whether an output is scores of a task: its name says so, or the class that config.json names."""
+    return bool(_SCORES.search(name)) or any(one.endswith(task) for one in subject.architectures)
 
 
 def _answers() -> _Reading:
@@ -100,7 +98,7 @@ def _classes(subject: Subject, name: str, shape: Shape) -> _Reading | None:
     """Return what classifies texts, or pairs of texts if it gives one score."""
     if len(shape) != _OF_TEXT or not isinstance(shape[1], int):
         return None
-    if not _is_called(subject, name, _SCORES, "ForSequenceClassification"):
+    if not _scores(subject, name, "ForSequenceClassification"):
         return None
     if shape[1] == 1:
         return _score(subject, name)
@@ -109,7 +107,7 @@ def _classes(subject: Subject, name: str, shape: Shape) -> _Reading | None:
     return _Reading(
         told=f"A classifier of texts{told}",
         taken={name: "out"},
-        steps=(*_best(subject, name), *_labelled(labels)),
+        steps=(*_best(subject, name), *named(labels, "class", "label")),
         result={"label": "$label", "probability": "$probability"}
         if labels
         else {"class": "$class", "probability": "$probability"},
@@ -127,11 +125,6 @@ def _best(subject: Subject, name: str) -> Iterator[str]:
         yield "{do: softmax, in: {x: $out}, out: scores}"
         scores = "scores"
     yield f"{{do: argmax, in: {{x: ${scores}}}, out: [class, probability]}}"
-
-
-def _labelled(labels: Labels | None) -> Iterator[str]:
-    if labels is not None:
-        yield f"{{do: labels, in: {{x: $class, from: {labels.written}}}, out: label}}"
 
 
 def _score(subject: Subject, name: str) -> _Reading:
@@ -157,7 +150,7 @@ def _tags(subject: Subject, name: str, shape: Shape) -> _Reading | None:
     """Return what scores each token."""
     if len(shape) != _OF_TOKENS or not isinstance(shape[2], int):
         return None
-    if not _is_called(subject, name, _SCORES, "ForTokenClassification"):
+    if not _scores(subject, name, "ForTokenClassification"):
         return None
     labels = find_labels(subject, shape[2])
     if labels is not None and "O" in labels.names(subject):
@@ -166,7 +159,7 @@ def _tags(subject: Subject, name: str, shape: Shape) -> _Reading | None:
     return _Reading(
         told=f"A classifier of tokens: {name} [batch, tokens, {shape[2]}]{f' ({labels.told})' if labels else ''}",
         taken={name: "out"},
-        steps=(*_best(subject, name), *_labelled(labels)),
+        steps=(*_best(subject, name), *named(labels, "class", "label")),
         result={"where": "$where", **best, "probability": "$probability"},
         by_token=True,
         labels=labels,
@@ -181,7 +174,7 @@ def _named_spans(subject: Subject, name: str, shape: Shape, labels: Labels) -> _
     return _Reading(
         told=f"A model that names spans of texts: {name} [batch, tokens, {shape[2]}] ({labels.told})",
         taken={name: "out"},
-        steps=(*_best(subject, name), *_labelled(labels), f"{{do: spans, in: {found}, out: spans}}"),
+        steps=(*_best(subject, name), *named(labels, "class", "label"), f"{{do: spans, in: {found}, out: spans}}"),
         result={"spans": "$spans"},
         by_token=True,
         labels=labels,
@@ -266,14 +259,12 @@ def _starter(subject: Subject, tokenizer: str, reading: _Reading) -> Starter:
         *reading.steps,
     ]
     sample = f"{subject.stem}-sample.{'jsonl' if pairs else 'txt'}"
-    rows = subject.inputs[0].tensor.shape or (None,)
     text = (
         yaml_text.head(f"{reading.told}, with {tokenizer} beside it; texts are cut to {length.text} tokens.")
         + yaml_text.models(subject)
         + yaml_text.pipeline("read", lines, reading.result)
-        + "jobs:\n  run:\n    pipeline: read\n"
         + yaml_text.input_section(subject, sample, *_columns(subject, reading), "key: [row]")
-        + yaml_text.batch(rows[0] if isinstance(rows[0], int) else None, _BATCH)
+        + yaml_text.batch(fixed_rows(subject.inputs[0]), _BATCH)
         + yaml_text.output(subject)
     )
     files = {} if subject.data else {sample: _sample(reading).encode()}

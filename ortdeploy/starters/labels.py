@@ -50,6 +50,11 @@ def find_labels(subject: Subject, classes: int) -> Labels | None:
     return None
 
 
+def named(labels: Labels | None, index: str, label: str) -> list[str]:
+    """Return the step of a pipeline that names the classes of `index`; none without labels."""
+    return [f"{{do: labels, in: {{x: ${index}, from: {labels.written}}}, out: {label}}}"] if labels else []
+
+
 def label_lines(names: Sequence[Any]) -> bytes | None:
     """Return a file with a name a line; None if a name has half of a surrogate pair, which is no text."""
     try:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from ortdeploy.manifest.write import flow, scalar
+from ortdeploy.sources.catalogue import RECORDINGS
 from ortdeploy.starters import provenance, samples, yaml_text
 from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.open_sizes import RATES
@@ -30,7 +31,7 @@ def recognise(subject: Subject) -> Iterator[Starter]:
     given = [one.name for one in subject.facts.outputs if one.name not in states.values()]
     if not states or len(heard) != 1 or len(rest) != len(heard) + len(rates) or not given:
         return
-    if subject.data is None or subject.data.format in {"wav", "audio"}:
+    if subject.data is None or subject.data.format in RECORDINGS:
         fed = {heard[0].name: "$x"} | {one: f"${_word(one)}" for one in states}
         rated = {one.name: provenance.convention(one.name, samples.RATE, "Silero VAD's") for one in rates}
         made = {given[0]: "p"} | {after: f"{_word(one)}_after" for one, after in states.items()}
@@ -96,30 +97,27 @@ def _starter(
     context = provenance.convention(f"context {window.context}", window.context, "samples of before; Silero VAD's")
     size, only = window.written, provenance.graph("squeeze", 0)
     handed_on = {_word(one): f"${_word(one)}_after" for one in states}
-    pipeline = (
-        "pipelines:\n  listen:\n    steps:\n"
-        f"      - {{do: windows, in: {{x: $samples, size: {size}, context: {context}}}, out: [w, start]}}\n"
-        f"      - each: $w\n        as: x\n        state: {flow(handed_on)}\n        steps:\n"
-        f"          - {{run: {name}, in: {{{fed}}}, out: {flow(dict(made))}}}\n"
-        "          - {do: flatten, in: {x: $p}, out: flat}\n"
-        f"          - {{do: squeeze, in: {{x: $flat, squeeze: {only}}}, out: speech}}\n"
-        "        collect: {speech: speech}\n"
-        "    outputs: {start: $start, speech: $speech}\n\n"
-    )
+    steps = [
+        f"{{run: {name}, in: {{{fed}}}, out: {flow(dict(made))}}}",
+        "{do: flatten, in: {x: $p}, out: flat}",
+        f"{{do: squeeze, in: {{x: $flat, squeeze: {only}}}, out: speech}}",
+    ]
+    lines = [
+        f"{{do: windows, in: {{x: $samples, size: {size}, context: {context}}}, out: [w, start]}}",
+        yaml_text.each("$w", "x", steps, {"speech": "speech"}, f"state: {flow(handed_on)}"),
+    ]
     text = (
         yaml_text.head(
             f"A model that hears windows and hands on {', '.join(states)}, by the names of its inputs and outputs.",
             told,
         )
         + yaml_text.models(subject)
-        + pipeline
-        + "jobs:\n  run:\n    pipeline: listen\n"
+        + yaml_text.pipeline("listen", lines, {"start": "$start", "speech": "$speech"})
         + yaml_text.recordings_section(subject, "samples")
         + yaml_text.batch(None, _BATCH)
         + yaml_text.output(subject, "explode: [start, speech]", note=_LINES)
     )
-    files = {} if subject.data else {yaml_text.recording_path(subject): samples.recording()}
-    return Starter(family=FAMILY, page=Page(marked=text), files=files, explodes=True)
+    return Starter(family=FAMILY, page=Page(marked=text), files=yaml_text.sample_recording(subject), explodes=True)
 
 
 def _word(name: str) -> str:

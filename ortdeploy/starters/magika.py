@@ -74,7 +74,6 @@ def _starter(subject: Subject, beside: str, scores: str, labels: bytes, sizes: l
         )
         + yaml_text.models(subject)
         + yaml_text.pipeline("identify", lines, {"type": "$type", "score": "$score"})
-        + "jobs:\n  run:\n    pipeline: identify\n"
         + yaml_text.input_section(subject, folder, *read)
         + f"    prepare:\n      start: {provenance.beside('start', ends)}\n"
         + f"      end: {provenance.beside('end', tails)}\n"

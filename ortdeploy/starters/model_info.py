@@ -104,6 +104,12 @@ class Subject(Struct, frozen=True, kw_only=True):
         beside = self.beside(*names)
         return json_mapping(self.folder / beside) if beside is not None else {}
 
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """The classes of transformers that config.json names."""
+        named = self.settings("config.json").get("architectures")
+        return tuple(one for one in named if isinstance(one, str)) if isinstance(named, list) else ()
+
     def preprocessor(self, part: str) -> tuple[Mapping[str, Any], str | None]:
         """Return how rows are prepared, as transformers has it, and the file that says so.
 
@@ -168,6 +174,12 @@ class Starter(Struct, frozen=True, kw_only=True):
     def needed(self) -> tuple[Written, ...]:
         """The values that are made up and that results depend on: the user must write them."""
         return tuple(one for one in self.page.written if one.given.is_needed)
+
+
+def fixed_rows(value: ValueFacts) -> int | None:
+    """Return the number of rows that the graph fixes for an input; None if it takes any."""
+    size = (value.tensor.shape or (None,))[0]
+    return size if isinstance(size, int) else None
 
 
 def json_mapping(path: Path) -> dict[str, Any]:

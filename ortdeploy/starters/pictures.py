@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from ortdeploy.manifest.write import flow
 from ortdeploy.starters import provenance, samples
+from ortdeploy.starters.labels import Labels
 from ortdeploy.starters.model_info import Subject, is_installed
 from ortdeploy.starters.provenance import Given
 
@@ -75,14 +76,13 @@ def coloured(picture: PictureInput, usual: str, of: str) -> str:
     return str(provenance.convention(usual.upper(), step, of))
 
 
-def sample_pictures(subject: Subject, height: int, width: int) -> dict[str, bytes]:
-    """Return two pictures, by name; none if the user has some."""
-    if subject.data is not None:
-        return {}
-    return {
+def sample_pictures(subject: Subject, height: int, width: int, labels: Labels | None = None) -> dict[str, bytes]:
+    """Return two pictures, by name, or none if the user has some; and what is written of labels."""
+    made = {
         f"{subject.stem}-sample-{number}.png": samples.picture(height + 40 * number, width + 64 * number, 3)
-        for number in range(2)
+        for number in (range(2) if subject.data is None else ())
     }
+    return made | dict(labels.files if labels else {})
 
 
 def sample_path(subject: Subject) -> str:

@@ -6,16 +6,16 @@ from msgspec import Struct
 
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.starters import provenance, samples, yaml_text
-from ortdeploy.starters.labels import Labels, find_labels
-from ortdeploy.starters.model_info import Starter, Subject
+from ortdeploy.sources.catalogue import RECORDINGS
+from ortdeploy.starters import provenance, yaml_text
+from ortdeploy.starters.labels import Labels, find_labels, named
+from ortdeploy.starters.model_info import Starter, Subject, fixed_rows
 from ortdeploy.starters.open_sizes import channel_axis, is_length, is_sound, synthetic_tensor
 from ortdeploy.starters.provenance import Given, Origin, Page
 from ortdeploy.tensors.types import FLOATING
 
 FAMILY = "a model of recordings"
 _RANK = 2
-_SOUND = ("audio", "wav")
 _LINES = "a line for each window; start is in samples"
 _BATCH, _WINDOWS = 4, 256
 
@@ -47,12 +47,6 @@ class _Inputs(Struct, frozen=True, kw_only=True):
         """The setting that gives a row of samples that axis."""
         return None if self.channel is None else str(provenance.graph("expand", self.channel - 1))
 
-    @property
-    def rows(self) -> int | None:
-        """The number of rows that the graph fixes."""
-        size = (self.heard.tensor.shape or (None,))[0]
-        return size if isinstance(size, int) else None
-
 
 def recognise(subject: Subject) -> Iterator[Starter]:
     """Yield a manifest from recordings to what the model gives, by the input's name or because the data are some."""
@@ -76,7 +70,7 @@ def _inputs(subject: Subject) -> _Inputs | None:
     if len(rest[0].tensor.shape or ()) != _RANK and channel_axis(rest[0]) is None:
         return None
     by_name = subject.data is None and is_sound(rest[0])
-    if not by_name and (subject.data is None or subject.data.format not in _SOUND):
+    if not by_name and (subject.data is None or subject.data.format not in RECORDINGS):
         return None
     return _Inputs(heard=rest[0], lengths=lengths, numbers=numbers)
 
@@ -112,10 +106,10 @@ def _whole(subject: Subject, inputs: _Inputs) -> Starter:
     said = _said(subject, made)
     if inputs.lengths or said is not None:
         lines = [*_counted(inputs), run, *(said.steps if said is not None else ())]
-        section = yaml_text.pipeline("hear", lines, results if said is None else said.result)
-        job, columns, taken = "pipeline: hear", [], "samples"
+        job = yaml_text.pipeline("hear", lines, results if said is None else said.result)
+        columns, taken = [], "samples"
     else:
-        section, job = "", f"model: {name}"
+        job = yaml_text.model_job(subject)
         columns, taken = [f"columns: {{{heard}: samples}}"], inputs.heard.name
         columns += ["values:", *(f"  {value}" for value in values)] if values else []
     text = (
@@ -124,10 +118,9 @@ def _whole(subject: Subject, inputs: _Inputs) -> Starter:
             *((said.told,) if said is not None else ()),
         )
         + yaml_text.models(subject)
-        + section
-        + f"jobs:\n  run:\n    {job}\n"
+        + job
         + yaml_text.recordings_section(subject, taken, *columns, expand=inputs.expanded, rate=_rate(subject))
-        + yaml_text.batch(inputs.rows, 1, "recordings differ in length")
+        + yaml_text.batch(fixed_rows(inputs.heard), 1, "recordings differ in length")
         + yaml_text.output(subject)
     )
     files = _sample(subject) | dict(said.files if said is not None else {})
@@ -180,7 +173,7 @@ def _classes(subject: Subject, name: str, value: str, labels: Labels) -> _Said:
         steps=(
             *steps,
             f"{{do: argmax, in: {{x: ${value if given else 'scores'}}}, out: [class, probability]}}",
-            f"{{do: labels, in: {{x: $class, from: {labels.written}}}, out: label}}",
+            *named(labels, "class", "label"),
         ),
         result={"label": "$label", "probability": "$probability"},
         files=labels.files,
@@ -228,21 +221,17 @@ def _windowed(subject: Subject, inputs: _Inputs, window: int, output: str) -> St
     steps += (
         [f"{{do: squeeze, in: {{x: $y, squeeze: {provenance.graph('squeeze', 0)}}}, out: found}}"] if single else []
     )
-    batch = "" if inputs.rows is not None else f"        batch: {provenance.choice('batch', _WINDOWS)}\n"
+    batch = [f"batch: {provenance.choice('batch', _WINDOWS)}"] if fixed_rows(inputs.heard) is None else []
     size = provenance.graph("windows", window)
     last = provenance.convention("last: pad", "pad", "zeros fill up the last window")
-    pipeline = (
-        "pipelines:\n  listen:\n    steps:\n"
-        f"      - {{do: windows, in: {{x: $samples, size: {size}, last: {last}}}, out: [w, start]}}\n"
-        f"      - each: $w\n        as: x\n{batch}        steps:\n"
-        + yaml_text.steps(steps, 10)
-        + "        collect: {found: found}\n    outputs: {start: $start, found: $found}\n\n"
-    )
+    lines = [
+        f"{{do: windows, in: {{x: $samples, size: {size}, last: {last}}}, out: [w, start]}}",
+        yaml_text.each("$w", "x", steps, {"found": "found"}, *batch),
+    ]
     text = (
         yaml_text.head(f"A model of recordings, {_because(subject, inputs)}: it takes windows of {window} samples.")
         + yaml_text.models(subject)
-        + pipeline
-        + "jobs:\n  run:\n    pipeline: listen\n"
+        + yaml_text.pipeline("listen", lines, {"start": "$start", "found": "$found"})
         + yaml_text.recordings_section(subject, "samples", rate=_rate(subject))
         + yaml_text.batch(None, _BATCH)
         + yaml_text.output(subject, "explode: [start, found]", note=_LINES)
@@ -256,5 +245,4 @@ def _because(subject: Subject, inputs: _Inputs) -> str:
 
 
 def _sample(subject: Subject, seconds: float = 2.0) -> dict[str, bytes]:
-    rate = int(yaml_text.rate_of(subject).text)
-    return {} if subject.data else {yaml_text.recording_path(subject): samples.recording(seconds, rate)}
+    return yaml_text.sample_recording(subject, seconds, int(yaml_text.rate_of(subject).text))

@@ -48,8 +48,7 @@ def _classes(subject: Subject, output: str) -> int | None:
 
 
 def _is_said(subject: Subject, output: str, classes: int) -> bool:
-    named = subject.settings("config.json").get("architectures")
-    has_task = isinstance(named, list) and any(str(one).endswith(_TASK) for one in named)
+    has_task = any(one.endswith(_TASK) for one in subject.architectures)
     return output == _OF_TORCHVISION or has_task or find_labels(subject, classes) is not None
 
 
@@ -68,14 +67,12 @@ def _starter(subject: Subject, picture: PictureInput, output: str, classes: int)
         )
         + yaml_text.models(subject)
         + yaml_text.pipeline("segment", lines, {"classes": "$classes"})
-        + "jobs:\n  run:\n    pipeline: segment\n"
         + yaml_text.input_section(
             subject, sample_path(subject), "columns: {image: pixels, sizes: [height, width]}", "key: [path]"
         )
-        + f"    prepare:\n      image:  {yaml_text.comment(told)}\n"
-        + yaml_text.steps(steps, 8)
+        + yaml_text.prepare("image", steps, told)
         + yaml_text.batch(picture.batch, _BATCH)
         + yaml_text.output(subject, f"images: {provenance.choice('images', '[classes]')}")
     )
-    files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})
+    files = sample_pictures(subject, picture.height, picture.width, labels)
     return Starter(family="a segmenter of pictures", page=Page(marked=text), files=files)

@@ -12,13 +12,13 @@ from msgspec import Struct
 
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
+from ortdeploy.sources.catalogue import TABLES
 from ortdeploy.starters import provenance, yaml_text
-from ortdeploy.starters.model_info import Data, Starter, Subject
+from ortdeploy.starters.model_info import Data, Starter, Subject, fixed_rows
 from ortdeploy.starters.provenance import Page
 from ortdeploy.tensors.types import FLOATING
 
 FAMILY = "a model of series"
-_TABLES = ("arrow", "csv", "jsonl", "parquet")
 _TIME = re.compile(r"(?:^|_)(?:time|date|datetime|timestamp|ts|when)\Z", re.IGNORECASE)
 _OF_ONE, _OF_SEVERAL = 2, 3
 _BATCH = 32
@@ -35,7 +35,7 @@ class _Columns(Struct, frozen=True, kw_only=True):
 def recognise(subject: Subject) -> Iterator[Starter]:
     """Yield a manifest from windows of lines to what the model gives."""
     value, data = subject.only_input, subject.data
-    if value is None or data is None or data.format not in _TABLES or value.tensor.dtype not in FLOATING:
+    if value is None or data is None or data.format not in TABLES or value.tensor.dtype not in FLOATING:
         return
     columns = _columns(data, value)
     axis = _axis_of_lines(value, len(columns.fed))
@@ -84,7 +84,7 @@ def _starter(subject: Subject, value: ValueFacts, columns: _Columns, axis: int) 
     text = (
         yaml_text.head("A model of series: it takes windows of the lines of a table, which follow each other by hop.")
         + yaml_text.models(subject)
-        + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
+        + yaml_text.model_job(subject)
         + yaml_text.input_section(
             subject,
             "",
@@ -93,15 +93,10 @@ def _starter(subject: Subject, value: ValueFacts, columns: _Columns, axis: int) 
             f"window: {{{window}}}",
         )
         + prepare
-        + yaml_text.batch(_rows(value), _BATCH)
+        + yaml_text.batch(fixed_rows(value), _BATCH)
         + yaml_text.output(subject)
     )
     return Starter(family=FAMILY, page=Page(marked=text))
-
-
-def _rows(value: ValueFacts) -> int | None:
-    size = (value.tensor.shape or (None,))[0]
-    return size if isinstance(size, int) else None
 
 
 def _lines(subject: Subject, value: ValueFacts, axis: int) -> provenance.Given:

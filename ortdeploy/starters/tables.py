@@ -7,7 +7,8 @@ import numpy as np
 from ortdeploy.deployment.metadata import parsed_names
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.files.csv_text import written_rows
-from ortdeploy.manifest.write import flow, scalar
+from ortdeploy.manifest.write import flow
+from ortdeploy.sources.catalogue import TABLES
 from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.provenance import Page
@@ -15,7 +16,6 @@ from ortdeploy.tensors.types import FLOATING
 
 FAMILY = "a table's model (operators of ai.onnx.ml)"
 _DOMAIN = "ai.onnx.ml"
-_TABLES = ("arrow", "csv", "jsonl", "parquet")
 _ROWS, _BATCH = 4, 1024
 _RANK = 2
 _NAMED = ("feature_names", "feature_names_in")
@@ -30,7 +30,7 @@ def recognise(subject: Subject) -> Iterator[Starter]:
         return
     if subject.data is None:
         yield _starter(subject)
-    elif subject.data.format in _TABLES:
+    elif subject.data.format in TABLES:
         yield _starter(subject)
         if all(value.tensor.dtype in FLOATING for value in subject.inputs):
             nan = provenance.convention("missing: nan", "nan", "cells are empty; the model must know what NaN is")
@@ -45,7 +45,7 @@ def _starter(subject: Subject, *further: str) -> Starter:
     text = (
         yaml_text.head("A model of a table: its operators are those of ai.onnx.ml.", _of_columns(subject))
         + yaml_text.models(subject)
-        + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
+        + yaml_text.model_job(subject)
         + yaml_text.input_section(subject, sample, f"columns: {_columns(subject, names)}", *further, "key: [row]")
         + yaml_text.batch(fixed, _BATCH)
         + yaml_text.output(subject, *_kept(subject))

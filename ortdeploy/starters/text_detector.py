@@ -95,23 +95,18 @@ def _starter(subject: Subject, picture: PictureInput, heat: str, reader: _Reader
         f"{{do: text_boxes, in: {{heat: $heat, image: $image}}, out: {outputs}}}",
     ]
     pipeline = _found(lines) if reader is None else _read(lines, reader)
-    further = yaml_text.beside(reader.name, reader.path) if reader else ""
     text = (
         yaml_text.head(
             "A text detector, by its graph: it gives one map from 0 to 1, as large as the picture.",
             *([f"{reader.path}, which lies beside it, reads each line that it finds."] if reader else []),
             "Sizes, colors and scale are those of RapidOCR, for models of PP-OCR.",
         )
-        + yaml_text.models(subject).rstrip("\n")
-        + f"\n{further}\n"
+        + yaml_text.models(subject, {reader.name: reader.path} if reader else {})
         + pipeline
-        + yaml_text.picture_job(subject, "find" if reader is None else "read", yaml_text.batch(None, 1, _DIFFER))
+        + yaml_text.picture_job(subject, yaml_text.batch(None, 1, _DIFFER))
     )
-    return Starter(family=FAMILY if reader is None else TOGETHER, page=Page(marked=text), files=_pictures(subject))
-
-
-def _pictures(subject: Subject) -> dict[str, bytes]:
-    return sample_pictures(subject, 160, 320)
+    family, files = FAMILY if reader is None else TOGETHER, sample_pictures(subject, 160, 320)
+    return Starter(family=family, page=Page(marked=text), files=files)
 
 
 def _found(lines: list[str]) -> str:
@@ -130,11 +125,9 @@ def _read(lines: list[str], reader: _Reader) -> str:
         f"{{run: {name}, in: {fed}, out: {made}}}",
         f"{{do: ctc_greedy, in: {{logits: $logits, {reader.letters}}}, out: [text, score]}}",
     ]
-    return (
-        "pipelines:\n  read:\n    steps:\n"
-        + yaml_text.steps([*lines, "{do: crop, in: {image: $bgr, boxes: $boxes}, out: lines}"], 6)
-        + "      - each: $lines\n        as: line\n        steps:\n"
-        + yaml_text.steps(each, 10)
-        + "        collect: {text: texts, score: scores}\n"
-        + "    outputs: {boxes: $boxes, texts: $texts, scores: $scores}\n\n"
-    )
+    lines = [
+        *lines,
+        "{do: crop, in: {image: $bgr, boxes: $boxes}, out: lines}",
+        yaml_text.each("$lines", "line", each, {"text": "texts", "score": "scores"}),
+    ]
+    return yaml_text.pipeline("read", lines, {"boxes": "$boxes", "texts": "$texts", "scores": "$scores"})

@@ -97,13 +97,8 @@ def _starter(subject: Subject, picture: PictureInput, output: str, alphabet: str
             "Colors and scale are those of PaddleOCR and RapidOCR. A row is a picture of one line.",
         )
         + yaml_text.models(subject)
-        + yaml_text.picture_pipeline(
-            subject,
-            "read",
-            lines,
-            {"text": "$text", "score": "$score"},
-            yaml_text.batch(picture.batch, 1, "lines differ in width"),
-        )
+        + yaml_text.pipeline("read", lines, {"text": "$text", "score": "$score"})
+        + yaml_text.picture_job(subject, yaml_text.batch(picture.batch, 1, "lines differ in width"))
     )
     return Starter(family=FAMILY, page=Page(marked=text), files=sample_pictures(subject, high, 240))
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from ortdeploy.deployment.metadata import parsed_names
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import provenance, yaml_text
-from ortdeploy.starters.labels import Labels, find_labels
+from ortdeploy.starters.labels import find_labels, named
 from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.pictures import PER_255, PictureInput, coloured, picture_input, sample_pictures
 from ortdeploy.starters.provenance import Given, Origin, Page
@@ -61,19 +61,17 @@ def _starter(subject: Subject, picture: PictureInput, output: str) -> Starter:
         *_before(subject, picture, output, size, behind),
         *_decoded(version, classes, behind),
         *behind.steps,
-        *_labelled(labels),
+        *named(labels, "classes", "labels"),
     ]
     result = {**behind.result, "scores": "$sure", "classes": "$classes"} | ({"labels": "$labels"} if labels else {})
     text = (
         yaml_text.head(*_intro(subject, classes), f"The head is read as that of YOLO {version}.")
         + yaml_text.models(subject)
         + yaml_text.pipeline("find", lines, result)
-        + yaml_text.picture_job(subject, "find", yaml_text.batch(picture.batch, _BATCH))
+        + yaml_text.picture_job(subject, yaml_text.batch(picture.batch, _BATCH))
     )
-    files = sample_pictures(subject, *size.sides) | dict(labels.files if labels else {})
-    return Starter(
-        family=f"an ultralytics export ({written['task']}, YOLO {version})", page=Page(marked=text), files=files
-    )
+    family = f"an ultralytics export ({written['task']}, YOLO {version})"
+    return Starter(family=family, page=Page(marked=text), files=sample_pictures(subject, *size.sides, labels))
 
 
 def _intro(subject: Subject, classes: int) -> list[str]:
@@ -186,11 +184,6 @@ def _decoded(version: str, classes: int, behind: _Behind) -> Iterator[str]:
     overlap, labels = provenance.convention("iou 0.7", "0.7", _OF), provenance.convention("labels best", "best", _OF)
     suppressed = f"{{boxes: $boxes, scores: $scores{carried}, score: {least}, iou: {overlap}, labels: {labels}}}"
     yield f"{{do: nms, in: {suppressed}, out: [kept, sure, classes{', places, theirs' if carried else ''}]}}"
-
-
-def _labelled(labels: Labels | None) -> Iterator[str]:
-    if labels is not None:
-        yield f"{{do: labels, in: {{x: $classes, from: {labels.written}}}, out: labels}}"
 
 
 def _version(subject: Subject, output: str, classes: int) -> str:

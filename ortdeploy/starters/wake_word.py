@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from ortdeploy.manifest.write import scalar
-from ortdeploy.starters import provenance, samples, yaml_text
+from ortdeploy.sources.catalogue import RECORDINGS
+from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.provenance import Given, Page
 
@@ -30,7 +31,7 @@ def recognise(subject: Subject) -> Iterator[Starter]:
     ):
         return
     shared = {name: subject.beside(*files) for name, files in _SHARED.items()}
-    if all(shared.values()) and (subject.data is None or subject.data.format in {"wav", "audio"}):
+    if all(shared.values()) and (subject.data is None or subject.data.format in RECORDINGS):
         yield _starter(subject, value.name, shape[1], {name: path or "" for name, path in shared.items()})
 
 
@@ -41,18 +42,13 @@ def _starter(subject: Subject, heard: str, length: int, shared: dict[str, str]) 
             "openWakeWord hears whole numbers of 16 bits, and its embeddings take a tenth of the decibels, and 2.",
             "A line says how probable the word is at one more step of 80 ms.",
         )
-        + yaml_text.models(subject).rstrip("\n")
-        + "\n"
-        + "".join(yaml_text.beside(one, path) for one, path in shared.items())
-        + "\n"
+        + yaml_text.models(subject, shared)
         + _pipeline(subject, heard, length)
-        + "jobs:\n  run:\n    pipeline: listen\n"
         + yaml_text.recordings_section(subject, "samples")
         + yaml_text.batch(None, _BATCH, "recordings differ in length")
         + yaml_text.output(subject, "explode: [at, score]")
     )
-    files = {} if subject.data else {yaml_text.recording_path(subject): samples.recording(4.0)}
-    return Starter(family=FAMILY, page=Page(marked=text), files=files, explodes=True)
+    return Starter(family=FAMILY, page=Page(marked=text), files=yaml_text.sample_recording(subject, 4.0), explodes=True)
 
 
 def _pipeline(subject: Subject, heard: str, length: int) -> str:
@@ -76,24 +72,15 @@ def _pipeline(subject: Subject, heard: str, length: int) -> str:
         f"{{run: {name}, in: {{{scalar(heard)}: $y}}, out: {{{output}: p}}}}",
         f"{{do: squeeze, in: {{x: $p, squeeze: {provenance.graph('squeeze', 0)}}}, out: score}}",
     ]
-    return (
-        "pipelines:\n  listen:\n    steps:\n"
-        + yaml_text.steps(before, 6)
-        + _each("$w", "x", embeds, "{vector: vectors}")
-        + yaml_text.steps([f"{{do: windows, in: {{x: $vectors, size: {size}, {steps}}}, out: [v, at]}}"], 6)
-        + _each("$v", "y", decides, "{score: scores}")
-        + "    outputs: {at: $at, score: $scores}\n\n"
-    )
+    batch = f"batch: {provenance.choice('batch', _WINDOWS)}"
+    lines = [
+        *before,
+        yaml_text.each("$w", "x", embeds, {"vector": "vectors"}, batch),
+        f"{{do: windows, in: {{x: $vectors, size: {size}, {steps}}}, out: [v, at]}}",
+        yaml_text.each("$v", "y", decides, {"score": "scores"}, batch),
+    ]
+    return yaml_text.pipeline("listen", lines, {"at": "$at", "score": "$scores"})
 
 
 def _usual(name: str, text: object) -> Given:
     return provenance.convention(name, text, "openWakeWord's")
-
-
-def _each(items: str, name: str, steps: list[str], collect: str) -> str:
-    batch = provenance.choice("batch", _WINDOWS)
-    return (
-        f"      - each: {items}\n        as: {name}\n        batch: {batch}\n        steps:\n"
-        + yaml_text.steps(steps, 10)
-        + f"        collect: {collect}\n"
-    )

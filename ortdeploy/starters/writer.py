@@ -44,7 +44,7 @@ def _components(files: Mapping[str, str]) -> str:
     if set(files.items()) <= {("decoder", "model.onnx")}:
         return ""
     named = [f"{scalar(part)}: {{file: {provenance.graph('file', scalar(file))}}}" for part, file in files.items()]
-    return f"    components: {{{', '.join(named)}}}\n"
+    return f"components: {{{', '.join(named)}}}"
 
 
 def _listener(subject: Subject, files: Mapping[str, str]) -> Starter:
@@ -53,18 +53,19 @@ def _listener(subject: Subject, files: Mapping[str, str]) -> Starter:
             "A model that writes down what is said, by ONNX Runtime GenAI.",
             "It hears windows of 30 seconds, one after the other; segments begin and end in seconds.",
         )
-        + "pipelines:\n  hear:\n    preset: generate\n"
-        + f"    from: {provenance.graph('path', scalar(subject.path))}\n"
-        + _components(files)
-        + f"    providers: {provenance.choice('providers', '[CPU]')}\n"
-        + f"    timestamps: {provenance.choice('timestamps', 'true')}\n\n"
-        + "jobs:\n  run:\n    pipeline: hear\n"
+        + yaml_text.preset(
+            subject,
+            "hear",
+            "generate",
+            f"timestamps: {provenance.choice('timestamps', 'true')}",
+            components=_components(files),
+        )
         + yaml_text.recordings_section(
             subject, "audio", "columns: {audio: samples}", rate=provenance.graph("rate", samples.RATE)
         )
         + yaml_text.output(subject)
     )
-    made = {} if subject.data else {yaml_text.recording_path(subject): samples.recording()}
+    made = yaml_text.sample_recording(subject)
     return Starter(family=_HEARS, page=Page(marked=text), files=made, takes_long=True)
 
 
@@ -92,19 +93,10 @@ def _starter(subject: Subject, files: Mapping[str, str]) -> Starter:
 
 def _writing(subject: Subject, files: Mapping[str, str], name: str, told: str) -> str:
     """Return the head of a manifest, its pipeline, and the begin of its job; `told` says what was recognised."""
-    chat = ""
+    further = [f"max_new_tokens: {provenance.convention(f'max_new_tokens {_TOKENS}', _TOKENS)}"]
     with suppress(OSError, ValueError):
         read_chat_template(subject.model)
-        chat = f"    chat: {provenance.beside('chat prompt', 'prompt')}\n"
-    return (
-        yaml_text.head(
-            f"{told} How it draws tokens is genai_config.json's.", "ortdeploy lock pins the folder by its digest."
-        )
-        + f"pipelines:\n  {name}:\n    preset: generate\n"
-        + f"    from: {provenance.graph('path', scalar(subject.path))}\n"
-        + _components(files)
-        + f"    providers: {provenance.choice('providers', '[CPU]')}\n"
-        + chat
-        + f"    max_new_tokens: {provenance.convention(f'max_new_tokens {_TOKENS}', _TOKENS)}\n\n"
-        + f"jobs:\n  run:\n    pipeline: {name}\n"
-    )
+        further.insert(0, f"chat: {provenance.beside('chat prompt', 'prompt')}")
+    return yaml_text.head(
+        f"{told} How it draws tokens is genai_config.json's.", "ortdeploy lock pins the folder by its digest."
+    ) + yaml_text.preset(subject, name, "generate", *further, components=_components(files))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -9,12 +10,11 @@ from ortdeploy.deployment.delimiters import written_delimiter
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.runtime.trial_run import SyntheticTensor, synthetic_array
-from ortdeploy.starters import provenance
+from ortdeploy.starters import provenance, samples
 from ortdeploy.starters.model_info import Subject
 from ortdeploy.starters.open_sizes import KNOWN, RATES
 from ortdeploy.starters.pictures import sample_path
 from ortdeploy.starters.provenance import Given
-from ortdeploy.starters.samples import RATE
 from ortdeploy.tensors.types import TensorType
 
 _FASTEST = 1_000_000
@@ -35,28 +35,24 @@ def comment(text: str) -> str:
     return f"# {provenance.one_line(text)}"
 
 
-def models(subject: Subject, written: Mapping[str, str] | None = None) -> str:
-    """Return the section of the one model: file, digest, provider, and what it takes and gives.
+def models(subject: Subject, further: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the section of models: file, digest, provider, and what the one that init was asked for takes and gives.
 
-    `written` are further keys of inputs, by input, as they stand inside the braces.
+    `further` are the paths of those that lie beside it, by name.
     """
     outputs = [value for value in subject.facts.outputs if value.kind == "tensor" and value.tensor.dtype]
     kept = {one.name: text for one in outputs if (text := _row_axis(one, subject))}
     named = {size for one in subject.inputs for size in one.tensor.shape or () if isinstance(size, str)}
     outputs = [_without_other_names(_as_it_ran(one, subject), named) for one in outputs]
-    taken = provenance.graph("inputs", _tensors(subject.inputs, written or {}))
+    taken = provenance.graph("inputs", _tensors(subject.inputs, {}))
     given = f"    outputs:\n{provenance.graph('outputs', _tensors(outputs, kept))}" if outputs else ""
+    others = (f"  {scalar(name)}: {{path: {provenance.beside('path', scalar(at))}}}\n" for name, at in further.items())
     return (
         f"models:\n  {scalar(subject.name)}:\n    path: {provenance.graph('path', scalar(subject.path))}\n"
         f"    sha256: {provenance.graph('sha256', scalar(subject.facts.sha256))}\n"
         f"    providers: {provenance.choice('providers', '[CPU]')}\n"
-        f"    inputs:\n{taken}{given}\n"
+        f"    inputs:\n{taken}{given}{''.join(others)}\n"
     )
-
-
-def beside(name: str, path: str) -> str:
-    """Return a further model of the section, which lies beside the one that init was asked for."""
-    return f"  {scalar(name)}: {{path: {provenance.beside('path', scalar(path))}}}\n"
 
 
 def _row_axis(value: ValueFacts, subject: Subject) -> str | None:
@@ -109,16 +105,26 @@ def steps(of: Iterable[str], indent: int) -> str:
     return "".join(f"{' ' * indent}- {step}\n" for step in of)
 
 
-def picture_pipeline(subject: Subject, name: str, lines: Iterable[str], outputs: Mapping[str, str], batch: str) -> str:
-    """Return a pipeline that begins with pictures, called `image`, and the job that runs it."""
-    return pipeline(name, lines, outputs) + picture_job(subject, name, batch)
+def each(items: str, name: str, of: Iterable[str], collect: Mapping[str, str], *further: str) -> str:
+    """Return the step that runs others for each item, with further keys, such as the state that items hand on."""
+    lines = (f"each: {items}", f"as: {name}", *further, "steps:\n" + steps(of, 10).rstrip("\n"))
+    return "\n        ".join((*lines, f"collect: {flow(dict(collect))}"))
 
 
-def picture_job(subject: Subject, name: str, batch: str) -> str:
-    """Return the job that feeds pictures to a pipeline."""
+def prepare(name: str, of: Iterable[str], told: str) -> str:
+    """Return the steps that prepare one input, with what tells them."""
+    return f"    prepare:\n      {scalar(name)}:  {comment(told)}\n{steps(of, 8)}"
+
+
+def model_job(subject: Subject) -> str:
+    """Return the beginning of the one job, which runs the model."""
+    return f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
+
+
+def picture_job(subject: Subject, batch: str) -> str:
+    """Return the rest of a job that feeds pictures to a pipeline."""
     return (
-        f"jobs:\n  run:\n    pipeline: {name}\n"
-        + input_section(subject, sample_path(subject), "columns: {image: pixels}", "key: [path]")
+        input_section(subject, sample_path(subject), "columns: {image: pixels}", "key: [path]")
         + batch
         + output(subject)
     )
@@ -134,9 +140,20 @@ def batch(fixed: int | None, usual: int, note: str = "") -> str:
     return f"    batch: {{size: {size}{last}}}{_noted(note)}\n"
 
 
-def pipeline(name: str, lines: Iterable[str], outputs: Mapping[str, str], note: str = "") -> str:
-    """Return the section of the one pipeline; `note` is noted behind what it gives."""
-    return f"pipelines:\n  {name}:\n    steps:\n{steps(lines, 6)}    outputs: {flow(dict(outputs))}{_noted(note)}\n\n"
+def pipeline(name: str, lines: Iterable[str], outputs: Mapping[str, str]) -> str:
+    """Return the section of the one pipeline, and the beginning of the job that runs it."""
+    return _run_by_a_job(name, f"    steps:\n{steps(lines, 6)}    outputs: {flow(dict(outputs))}\n")
+
+
+def preset(subject: Subject, name: str, kind: str, *further: str, components: str = "") -> str:
+    """Return the section of the one pipeline, which a preset makes of a folder, and the beginning of the job."""
+    folder = f"from: {provenance.graph('path', scalar(subject.path))}"
+    keys = (f"preset: {kind}", folder, components, f"providers: {provenance.choice('providers', '[CPU]')}", *further)
+    return _run_by_a_job(name, "".join(f"    {key}\n" for key in keys if key))
+
+
+def _run_by_a_job(name: str, keys: str) -> str:
+    return f"pipelines:\n  {name}:\n{keys}\njobs:\n  run:\n    pipeline: {name}\n"
 
 
 def output(subject: Subject, *further: str, note: str = "") -> str:
@@ -192,12 +209,18 @@ def rate_of(subject: Subject) -> Given:
     for number in (int(text) for text in written if text.isdecimal() and len(text) <= len(str(_FASTEST))):
         if 0 < number <= _FASTEST:
             return provenance.metadata("rate", number)
-    return provenance.convention(f"rate {RATE}", RATE, "nothing in the files tells how many samples a second it wants")
+    because = "nothing in the files tells how many samples a second it wants"
+    return provenance.convention(f"rate {samples.RATE}", samples.RATE, because)
 
 
 def recording_path(subject: Subject) -> str:
     """Return the path of the recording that init makes."""
     return f"{subject.stem}-sample.wav"
+
+
+def sample_recording(subject: Subject, seconds: float = 2.0, rate: int = samples.RATE) -> dict[str, bytes]:
+    """Return that recording, by its path; none if the user has some."""
+    return {} if subject.data else {recording_path(subject): samples.recording(seconds, rate)}
 
 
 def value_of(one: ValueFacts, made: SyntheticTensor) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ortdeploy.manifest.write import scalar
 from ortdeploy.operations.yolo_decode import cells
 from ortdeploy.starters import provenance, yaml_text
-from ortdeploy.starters.labels import Labels, find_labels
+from ortdeploy.starters.labels import Labels, find_labels, named
 from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.pictures import PictureInput, picture_input, sample_pictures, size_of
 from ortdeploy.starters.provenance import Page
@@ -65,9 +65,10 @@ def _starter(subject: Subject, picture: PictureInput, output: str, version: str)
             "Its pictures are blue, green, red, from 0 to 255, as YOLOX has them since 0.1.1.",
         )
         + yaml_text.models(subject)
-        + yaml_text.picture_pipeline(subject, "find", lines, result, yaml_text.batch(picture.batch, _BATCH))
+        + yaml_text.pipeline("find", lines, result)
+        + yaml_text.picture_job(subject, yaml_text.batch(picture.batch, _BATCH))
     )
-    files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})
+    files = sample_pictures(subject, picture.height, picture.width, labels)
     return Starter(family="an export of YOLOX", page=Page(marked=text), files=files)
 
 
@@ -88,5 +89,4 @@ def _steps(subject: Subject, picture: PictureInput, output: str, version: str, l
     )
     yield f"{{do: nms, in: {{boxes: $boxes, scores: $scores, {chosen}}}, out: [kept, sure, classes]}}"
     yield "{do: unletterbox, in: {boxes: $kept, how: $how}, out: there}"
-    if labels is not None:
-        yield f"{{do: labels, in: {{x: $classes, from: {labels.written}}}, out: labels}}"
+    yield from named(labels, "classes", "labels")

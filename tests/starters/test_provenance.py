@@ -116,6 +116,13 @@ def test_each_value_of_some_families_has_an_origin(tmp_path: Path) -> None:
             assert not list(unmarked(page)), model
 
 
+@pytest.mark.parametrize("model", ["classifier", "text detector", "wake word"])
+def test_an_empty_line_stands_between_sections_alone(tmp_path: Path, model: str) -> None:
+    for page in pages(model, tmp_path):
+        behind = page.plain.split("\n\n")[1:]
+        assert [text[:1] for text in behind if not text[:1].isalpha()] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "model", ["band", "sound classifier", "hearer", "hearer of lengths", "hearer of windows", "listener", "wake word"]
