@@ -3,7 +3,6 @@
 ONNX Runtime says "External initializer: … are out of bounds" for a cut external file, and less for a cut model.
 """
 
-import math
 import os
 from pathlib import Path, PurePosixPath
 
@@ -11,15 +10,9 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from ortdeploy.files.names import is_file
+from ortdeploy.graph.skeleton import constant_size
 from ortdeploy.graph.walk import inner_tensors, tensors
 from ortdeploy.graph.without_weights import load_without_weights
-
-_BITS: dict[int, int] = {
-    onnx.TensorProto.BOOL: 8, onnx.TensorProto.FLOAT16: 16, onnx.TensorProto.BFLOAT16: 16, onnx.TensorProto.FLOAT: 32,
-    onnx.TensorProto.DOUBLE: 64, onnx.TensorProto.INT8: 8, onnx.TensorProto.INT16: 16, onnx.TensorProto.INT32: 32,
-    onnx.TensorProto.INT64: 64, onnx.TensorProto.UINT8: 8, onnx.TensorProto.UINT16: 16, onnx.TensorProto.UINT32: 32,
-    onnx.TensorProto.UINT64: 64, onnx.TensorProto.COMPLEX64: 64, onnx.TensorProto.COMPLEX128: 128,
-}  # fmt: skip
 
 
 class TensorProblemError(Exception):
@@ -87,7 +80,7 @@ def _check_range(tensor: onnx.TensorProto, entries: dict[str, str], file: Path) 
         raise TensorProblemError(
             f"the external data of {tensor.name} has an offset or length that is no number."
         ) from None
-    needed = _bytes(tensor)
+    needed = constant_size(tensor)
     if offset < 0 or (length is not None and needed is not None and length != needed):
         raise TensorProblemError(
             f"the external data of {tensor.name} says {length} bytes at {offset}, and its shape needs {needed}. "
@@ -102,15 +95,9 @@ def _check_range(tensor: onnx.TensorProto, entries: dict[str, str], file: Path) 
 
 
 def _check_raw(tensor: onnx.TensorProto) -> None:
-    needed = _bytes(tensor)
+    needed = constant_size(tensor)
     if tensor.HasField("raw_data") and needed is not None and len(tensor.raw_data) != needed:
         raise TensorProblemError(
             f"the constant {tensor.name} has {len(tensor.raw_data):,} bytes and its shape needs {needed:,}. "
             "The file is damaged; copy or export it again."
         )
-
-
-def _bytes(tensor: onnx.TensorProto) -> int | None:
-    """Return how many bytes a tensor's shape needs; None for types without a fixed size, or smaller than a byte."""
-    bits = _BITS.get(tensor.data_type)
-    return None if bits is None or any(size < 0 for size in tensor.dims) else math.prod(tensor.dims) * bits // 8

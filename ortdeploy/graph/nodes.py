@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ortdeploy.facts.models import NodeFacts
 from ortdeploy.graph.size_nodes import nodes_of_sizes, small_constants
+from ortdeploy.graph.walk import own_graphs
 
 _BIG = 1024  # bytes of a constant that shape inference does not need to see
 _WIDE = 2**31
@@ -48,12 +49,11 @@ def drop_weights(graph: onnx.GraphProto) -> None:
 
 def _drop_from_nodes(graph: onnx.GraphProto) -> None:
     for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.name == "value" and _is_big(attribute.t):
-                node.CopyFrom(_without_values(attribute.t, node.output[0]))
-                break
-            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                _drop_from_inner(inner)
+        for inner in own_graphs(node):
+            _drop_from_inner(inner)
+        value = next((one.t for one in node.attribute if node.op_type == "Constant" and one.name == "value"), None)
+        if value is not None and _is_big(value):
+            node.CopyFrom(_without_values(value, node.output[0]))
 
 
 def _drop_from_inner(graph: onnx.GraphProto) -> None:
@@ -185,9 +185,8 @@ def _nodes(
         if (domain, node.op_type) not in _FOLDED:
             facts = _node(node, domain, domains, types, functions)
             yield replace(facts, of_sizes=True) if place in of_sizes else facts
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                yield from _nodes(inner, types, domains, functions, small)
+        for inner in own_graphs(node):
+            yield from _nodes(inner, types, domains, functions, small)
 
 
 def _node(

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx
 from onnx import numpy_helper
 
+from ortdeploy.graph.walk import own_graphs
+
 ALWAYS_DRAW = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Sampling",
 }  # fmt: skip
@@ -33,9 +35,8 @@ def _drawing(nodes: Iterable[onnx.NodeProto], outer: Mapping[str, onnx.TensorPro
             node.op_type in ALWAYS_DRAW or (node.op_type == "Dropout" and _drops(node, known))
         ):
             yield node.op_type
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                yield from _drawing(graph.node, {**known, **_named(graph)})
+        for graph in own_graphs(node):
+            yield from _drawing(graph.node, {**known, **_named(graph)})
 
 
 def _drops(node: onnx.NodeProto, known: Mapping[str, onnx.TensorProto]) -> bool:

@@ -18,6 +18,7 @@ from onnx import numpy_helper
 from ortdeploy.facts.models import InferredShapes
 from ortdeploy.graph.inner_graphs import inlined, without_functions
 from ortdeploy.graph.random_ops import ALWAYS_DRAW
+from ortdeploy.graph.walk import own_graphs
 from ortdeploy.tensors.types import Shape
 
 _SAME_COUNT = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
@@ -73,9 +74,8 @@ def _forget_shapes(graph: onnx.GraphProto) -> None:
     for value in graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
-    for attribute in (attribute for node in graph.node for attribute in node.attribute):
-        for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-            _forget_shapes(inner)
+    for inner in (inner for node in graph.node for inner in own_graphs(node)):
+        _forget_shapes(inner)
 
 
 def _with_shape(kind: onnx.TypeProto, sizes: Sequence[int | None]) -> onnx.TypeProto:

@@ -4,6 +4,7 @@ Types, attributes, functions and kernels are judged without the weights, so open
 model would, in milliseconds. Its big constants lie in one sparse external file, which ONNX Runtime maps.
 """
 
+import math
 from collections.abc import Iterator
 
 import onnx
@@ -75,10 +76,7 @@ def constant_size(tensor: onnx.TensorProto) -> int | None:
     bits = _BITS_OF.get(tensor.data_type)
     if bits is None or any(size < 0 for size in tensor.dims):
         return None
-    count = 1
-    for size in tensor.dims:
-        count *= size
-    return -(-count * bits // 8)
+    return -(-math.prod(tensor.dims) * bits // 8)
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:

@@ -19,13 +19,8 @@ class UnreadableTextError(ValueError):
     """A name or text of a model is not UTF-8."""
 
 
-def check_text(model: onnx.ModelProto) -> None:
-    """Raise UnreadableTextError if any text of the model is not UTF-8."""
-    _check(model)
-
-
-def _check(message: Any) -> None:
-    """Check the texts of a message and of those inside it; models have tens of thousands of them."""
+def check_text(message: Any) -> None:
+    """Raise UnreadableTextError if a text of a model, or of one of its tens of thousands of messages, is not UTF-8."""
     if not _may_hold_weights(message) and message.SerializeToString().isascii():
         return  # as most nodes are; looking at their fields one by one takes twenty times as long
     texts, messages = _fields(message.DESCRIPTOR)
@@ -41,9 +36,9 @@ def _check(message: Any) -> None:
         value = getattr(message, name)
         if not isinstance(value, Message):
             for one in value:
-                _check(one)
+                check_text(one)
         elif message.HasField(name):
-            _check(value)
+            check_text(value)
 
 
 def _may_hold_weights(message: Any) -> bool:

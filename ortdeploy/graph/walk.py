@@ -9,13 +9,20 @@ from collections.abc import Iterable, Iterator
 import onnx
 
 
+def own_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs inside of a node, such as the branches of an If, and not what is inside of these."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
 def inner_graphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
     """Yield the graphs inside of nodes, at any depth, outer ones first."""
     for node in nodes:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                yield inner
-                yield from inner_graphs(inner.node)
+        for inner in own_graphs(node):
+            yield inner
+            yield from inner_graphs(inner.node)
 
 
 def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

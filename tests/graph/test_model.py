@@ -139,6 +139,29 @@ def test_external_data_that_is_too_short_is_a_problem(tmp_path: Path, entries: d
     assert words in facts.problem.detail
 
 
+@pytest.mark.parametrize(
+    ("kind_of_values", "needed"), [(TensorProto.INT4, 8), (TensorProto.UINT4, 8), (TensorProto.FLOAT8E4M3FN, 15)]
+)
+def test_a_constant_of_few_bits_that_is_cut_is_a_problem(tmp_path: Path, kind_of_values: int, needed: int) -> None:
+    nodes = [helper.make_node("DequantizeLinear", ["w", "scale"], ["d"]), helper.make_node("Add", ["x", "d"], ["y"])]
+    shapes: dict[str, tuple[int, list[int | str | None]]] = {name: (TensorProto.FLOAT, [3, 5]) for name in "xy"}
+    path = save_model(
+        tmp_path / "m.onnx", nodes, {"x": shapes["x"]}, {"y": shapes["y"]}, {"scale": np.array(1, np.float32)}, opset=21
+    )
+    model = onnx.load(str(path))
+    model.graph.initializer.add(name="w", data_type=kind_of_values, dims=[3, 5], raw_data=bytes(needed))
+    onnx.save(model, str(path))
+    assert read_model(path, "m").problem is None
+    ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    model.graph.initializer[1].raw_data = bytes(needed - 1)
+    onnx.save(model, str(path))
+    problem = read_model(path, "m").problem
+    assert problem is not None
+    assert f"the constant w has {needed - 1} bytes and its shape needs {needed}" in problem.detail
+    with pytest.raises(Exception, match="w"):
+        ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
 def test_external_data_with_offset_and_length_is_none(tmp_path: Path) -> None:
     path = with_entries(external(tmp_path), offset="0", length="4")
     assert read_model(path, "m").problem is None
