@@ -111,20 +111,6 @@ def objection_to_files(envelope: Envelope, description: Description, identity: s
     return None if other is None else f"it lists {shown(other)}, which the bundle does not have"
 
 
-def statement_of(description: Description, identity: str) -> dict[str, Any]:
-    """Return the statement that a signature of a bundle must have, as a tool of the format makes it."""
-    files = sorted({**description.digests, NAME: identity}.items())
-    return {
-        "_type": STATEMENT,
-        "subject": [{"name": description.name, "digest": {"sha256": _together(digest for _, digest in files)}}],
-        "predicateType": PREDICATE,
-        "predicate": {
-            "serialization": {"method": "files", "hash_type": "sha256", "allow_symlinks": False, "ignore_paths": []},
-            "resources": [{"name": name, "digest": digest, "algorithm": "sha256"} for name, digest in files],
-        },
-    }
-
-
 def _files(statement: Mapping[str, Any], what: str) -> dict[str, str]:
     """Return the files of a statement with their digests. Raises OrtdeployError."""
     predicate = _mapping(statement.get("predicate"), what)

@@ -14,10 +14,10 @@ _SIZES = (8, 16, 4, 12)
 """Sizes of open dimensions, few of them: providers keep something for each shape."""
 
 
-def synthetic_feeds(inputs: Sequence[SyntheticInput], sets: int = len(_SIZES)) -> list[dict[str, Array]]:
+def synthetic_feeds(inputs: Sequence[SyntheticInput]) -> list[dict[str, Array]]:
     """Return feeds of several shapes, mostly [rows, …]; a symbol is one number in all inputs of a set."""
     random = np.random.default_rng(0)
-    return [_feed(inputs, index, random) for index in range(sets)]
+    return [_feed(inputs, index, random) for index in range(len(_SIZES))]
 
 
 def _feed(inputs: Sequence[SyntheticInput], index: int, random: np.random.Generator) -> dict[str, Array]:

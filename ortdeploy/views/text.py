@@ -27,7 +27,6 @@ BOLD, RED, YELLOW, GREEN, CYAN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1
 WIDTH = 100
 _INDENT = 2
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_LARGE = 16 * 1024 * 1024  # bytes of a model from which it is said what they take of the disk
 
 Paint = Callable[[str, str], str]
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from support.bundles import FILES, Signer, describe
+from support.bundles import FILES, Signer, describe, statement_of
 
 from ortdeploy.bundles.description import dump, identity
 from ortdeploy.bundles.policy import Allowed, Policy, trust
-from ortdeploy.bundles.statement import read_envelope, read_key, statement_of
+from ortdeploy.bundles.statement import read_envelope, read_key
 from ortdeploy.diagnostics import OrtdeployError
 
 DATA = Path(__file__).parent.parent / "data/bundles"

@@ -10,9 +10,9 @@ from typing import Any
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ortdeploy.bundles.description import BundledFile, Description, Needs, dump, identity
+from ortdeploy.bundles.description import NAME, BundledFile, Description, Needs, dump, identity
 from ortdeploy.bundles.layout import write_bundle
-from ortdeploy.bundles.statement import PAYLOAD_TYPE, statement_of
+from ortdeploy.bundles.statement import PAYLOAD_TYPE, PREDICATE, STATEMENT
 
 FILES = {"digits.yaml": b"version: 1\nname: digits\n", "models/digits.onnx": bytes(range(256)) * 20}
 
@@ -57,6 +57,21 @@ def write(
     return write_bundle(
         target, description or describe(files), {name: sources / name for name in files}, signatures or {}
     )
+
+
+def statement_of(description: Description, digest: str) -> dict[str, Any]:
+    """Return the statement that a signature of a bundle must have, as a tool of the format makes it."""
+    files = sorted({**description.digests, NAME: digest}.items())
+    together = hashlib.sha256(b"".join(bytes.fromhex(one) for _, one in files)).hexdigest()
+    return {
+        "_type": STATEMENT,
+        "subject": [{"name": description.name, "digest": {"sha256": together}}],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "serialization": {"method": "files", "hash_type": "sha256", "allow_symlinks": False, "ignore_paths": []},
+            "resources": [{"name": name, "digest": one, "algorithm": "sha256"} for name, one in files],
+        },
+    }
 
 
 class Signer:

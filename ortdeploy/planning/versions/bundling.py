@@ -103,8 +103,8 @@ def close_over(
     return Closure(description=description, sources=files.sources), loaded.diagnostics
 
 
-def _refuse(spec: Spec, at: At, detail: str, rule: str = "not-for-bundles") -> Diagnostic:
-    return stage_diagnostic(rule, detail, spec.document.locate(at))
+def _refuse(spec: Spec, at: At, detail: str) -> Diagnostic:
+    return stage_diagnostic("not-for-bundles", detail, spec.document.locate(at))
 
 
 def _objections_to_text(spec: Spec, files: _Files, digests: DigestCache) -> Iterator[Diagnostic]:

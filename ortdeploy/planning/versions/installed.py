@@ -337,12 +337,11 @@ def release(state_dir: Path, name: str, gone: Sequence[Version]) -> None:
             store.release(owner_of(name, str(version.id)))
 
 
-def options_of(version: Version, state_dir: Path, folder: str, options: LoadOptions | None = None) -> LoadOptions:
+def options_of(version: Version, state_dir: Path, folder: str) -> LoadOptions:
     """Return the options that load an installed version in a folder. Raises OrtdeployError."""
     overlays = tuple(os.path.join(folder, name) for name in list(version.texts)[1:])  # noqa: PTH118
-    given = LoadOptions() if options is None else options
     with _in_words():
-        return recall(version, state_dir, folder, replace(given, overlays=(*overlays, *given.overlays)))
+        return recall(version, state_dir, folder, LoadOptions(overlays=overlays))
 
 
 def load_all(state_dir: Path) -> list[Installed] | None:
