@@ -22,7 +22,8 @@ from ortdeploy.application.driver import Answer
 from ortdeploy.application.worker_process import Said, WorkerProcess
 from ortdeploy.diagnostics import OrtdeployError, UsageError
 from ortdeploy.events import log
-from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.plan.selection import openings_of
+from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.plan.thread_layout import BY_RULE
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.shell import pip_install
@@ -67,7 +68,7 @@ def needs_of(plan: Plan, step: RunJob) -> Needs:
     """
     if step.thread_layout == BY_RULE.name:
         return Needs(cpus=step.limits.threads, gpus=0)
-    openings = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
+    openings = openings_of(plan, step)
     names = {provider.name for one in openings for session in one.candidates for provider in session.providers}
     known = [provider for provider in map(find_provider, names) if provider is not None]
     gpus = 1 if any(provider.memory == "NVIDIA GPU" for provider in known) else 0

@@ -15,6 +15,8 @@ from ortdeploy.jobs.job_report import JobReport
 from ortdeploy.jobs.unverified_inputs import InputVerifier
 from ortdeploy.parts.position import Position
 from ortdeploy.plan.steps import OpenSession, RunJob
+from ortdeploy.plan.selection import openings_of
+from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.leaks import GROWTH
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.reports.memory_told import growth, told
@@ -168,9 +170,8 @@ def _keeps_shapes(context: JobContext) -> bool:
 
     Nor those that were opened without an arena, for a limit.
     """
-    names, opened = context.step.sessions, context.opened.step
-    planned = [one for one in context.plan.steps if isinstance(one, OpenSession) and one.session in names]
+    opened = context.opened.step
     return any(
         one.options.get("enable_cpu_mem_arena", True) or one.options.get("enable_mem_pattern", True)
-        for one in (planned if opened is None else [opened])
+        for one in (openings_of(context.plan, context.step) if opened is None else [opened])
     )

@@ -9,7 +9,8 @@ from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.events import log
 from ortdeploy.files.shared_place import GIVEN_UP
 from ortdeploy.parts.commit_log import CommitLog, WithdrawnError
-from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.plan.selection import openings_of
+from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.plan.thread_layout import BY_RULE
 from ortdeploy.runtime.machine import probe_machine
 from ortdeploy.versions import package_version, versions
@@ -36,7 +37,7 @@ def facts_of_this_worker(plan: Plan, step: RunJob) -> dict[str, Any]:
     found = {name: version for name, version in versions().items() if name not in {"platform", "python"}}
     packages = {**found, **{name: package_version(name) for name in _OF_PARTS}}
     python = ".".join(machine.python.split(".")[:2])
-    sessions = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
+    sessions = openings_of(plan, step)
     is_by_rule = step.thread_layout == BY_RULE.name
     has_threads = is_by_rule or all(int(one.options.get("intra_op_num_threads", 0)) for one in sessions)
     return {

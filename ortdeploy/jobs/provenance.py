@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortdeploy.jobs.job_context import JobContext
-from ortdeploy.plan.steps import LoadAdapter, OpenSession
+from ortdeploy.plan.selection import openings_of
+from ortdeploy.plan.steps import LoadAdapter
 from ortdeploy.versions import versions
 
 
 def provenance(context: JobContext) -> Mapping[str, Any]:
     """Return the origin of this run's parts of a job, as JSON."""
     plan, step = context.plan, context.step
-    models = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
+    models = openings_of(plan, step)
     adapters = {
         one.adapter: one.sha256
         for one in plan.steps

@@ -72,6 +72,24 @@ def run_jobs(plan: Plan) -> tuple[RunJob, ...]:
     return tuple(step for step in plan.steps if isinstance(step, RunJob))
 
 
+def openings_of(plan: Plan, step: RunJob) -> tuple[OpenSession, ...]:
+    """Return the steps of a plan that open the sessions of a job."""
+    return tuple(one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions)
+
+
+def output_paths(plan: Plan) -> dict[str, str]:
+    """Return the outputs of a plan's jobs by their names, of those that would run and of those that are finished."""
+    return {one.job: one.path for one in plan.finished} | {step.job: step.output.path for step in run_jobs(plan)}
+
+
+def written_paths(plan: Plan) -> list[str]:
+    """Return the outputs that a run of a plan writes into; a finished job's too, if something is left over there."""
+    return [
+        *(step.output.path for step in run_jobs(plan)),
+        *(job.path for job in plan.finished if job.left_over is not None),
+    ]
+
+
 def job_names(plan: Plan) -> tuple[str, ...]:
     """Return the jobs of a plan, those that would run and those that are finished."""
     return (*(step.job for step in run_jobs(plan)), *(done.job for done in plan.finished))

@@ -15,7 +15,8 @@ from ortdeploy.feeds.sample import first_feeds
 from ortdeploy.files.tuning_cache import TuningCache, choice_key
 from ortdeploy.plan.batching import SEARCHED
 from ortdeploy.plan.plan_file import plan_digest
-from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.plan.selection import openings_of
+from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.memory import available_memory, resident_memory
 from ortdeploy.providers.catalogue import COUNTED
 from ortdeploy.runtime.protocol import Session
@@ -57,7 +58,7 @@ def choose_batch(
 
 def _key(plan: Plan, step: RunJob, opened: OpenedModel) -> str:
     """Return what a size holds for: this machine, the model's file and options, and its sessions."""
-    models = [one.sha256 for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
+    models = [one.sha256 for one in openings_of(plan, step)]
     sessions = [[one.candidate.name, one.instance] for one in opened.sessions]
     return choice_key("batch", models, sessions, plan_digest(plan, step.job))
 

@@ -23,7 +23,7 @@ from ortdeploy.jobs.gone_files import note_gone_files
 from ortdeploy.jobs.job_report import NOT_BEGUN, unrun
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.records import output_key
-from ortdeploy.plan.selection import keep_jobs, run_jobs
+from ortdeploy.plan.selection import keep_jobs, output_paths
 from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.devices.kept_choices import keep_choice
 from ortdeploy.planning.last_manifest import keep_text
@@ -178,7 +178,7 @@ class Runner(Struct, frozen=True, kw_only=True):
 
 def _without_output(plan: Plan, state_dir: Path, output: str | None) -> Plan | None:
     """Return a plan without the job that writes an output; None if no other job is left."""
-    paths = {step.job: step.output.path for step in run_jobs(plan)} | {one.job: one.path for one in plan.finished}
+    paths = output_paths(plan)
     others = [job for job, path in paths.items() if output_key(Path(plan.folder) / path, state_dir) != output]
     return keep_jobs(plan, others) if 0 < len(others) < len(paths) else None
 

@@ -29,7 +29,7 @@ from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outp
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.memory_notes import needs_measuring
 from ortdeploy.plan.plan_file import decode, plan_digest
-from ortdeploy.plan.selection import run_jobs
+from ortdeploy.plan.selection import run_jobs, written_paths
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process import last_words
 from ortdeploy.process.crash_note import crashes_noted_in
@@ -245,9 +245,7 @@ def _last_crash(plan: Plan, state_dir: Path, shard: "Shard | None") -> str | Non
 
 def _outputs(plan: Plan, state_dir: Path, shard: "Shard | None" = None) -> list[str]:
     """Return the output folders that a plan writes into, as the ledger names them; or the names of a shard of each."""
-    written = [step.output.path for step in plan.steps if isinstance(step, RunJob)]
-    written += [job.path for job in plan.finished if job.left_over is not None]
-    outputs = [output_key(Path(plan.folder) / path, state_dir) for path in written]
+    outputs = [output_key(Path(plan.folder) / path, state_dir) for path in written_paths(plan)]
     return outputs if shard is None else [shard_of(output, str(shard)) for output in outputs]
 
 

@@ -23,7 +23,8 @@ from ortdeploy.facts.memory import WEIGHTS_PART, MeasuredMemory, MemoryForecast,
 from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.plan.memory_notes import memory_bound, needs_measuring, note_fitting, note_memory
-from ortdeploy.plan.steps import OpenSession, Plan, RunJob, Step
+from ortdeploy.plan.selection import openings_of
+from ortdeploy.plan.steps import Plan, RunJob, Step
 from ortdeploy.planning.tryout import Measuring
 from ortdeploy.process.child import Answer, how_it_ended
 from ortdeploy.process.fork import ask_fork, can_fork
@@ -83,7 +84,7 @@ def _why_not(plan: Plan, step: RunJob) -> str | None:
         return "its rows are known when it begins, and not before"
     if not can_fork():
         return "rows can be measured on Linux, from the main thread"
-    openings = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
+    openings = openings_of(plan, step)
     first = [one for opening in openings for one in opening.candidates[: None if opening.use == "all" else 1]]
     if any(one.providers[0].name != CPU for one in first):
         return "its provider chain does not begin with the CPU"

@@ -19,7 +19,7 @@ from ortdeploy.jobs.finished_jobs import completed, nothing_to_do
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.output_lock import hold_outputs
 from ortdeploy.ledger.records import output_key
-from ortdeploy.plan.selection import run_jobs
+from ortdeploy.plan.selection import run_jobs, written_paths
 from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.state_folder import state_folder
@@ -53,9 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _finish(planned: Planned, plan: Plan, state_dir: str | None) -> tuple[JobResult, ...]:
     state, run_id = state_folder(plan.folder, state_dir, plan.roots), uuid.uuid4().hex[:12]
-    steps = run_jobs(plan)
-    paths = [step.output.path for step in steps]
-    paths += [job.path for job in plan.finished if job.left_over is not None]
+    paths = written_paths(plan)
     if not paths:
         return tuple(map(nothing_to_do, plan.finished))
     outputs = [output_key(Path(plan.folder) / path, state) for path in paths]
@@ -66,5 +64,5 @@ def _finish(planned: Planned, plan: Plan, state_dir: str | None) -> tuple[JobRes
     ):
         keep_manifest(planned, plan, state, run_id)
         finished = [completed(plan, job, ledger) for job in plan.finished]
-        done = [Finish(plan=plan, step=step, ledger=ledger, run_id=run_id).run() for step in steps]
+        done = [Finish(plan=plan, step=step, ledger=ledger, run_id=run_id).run() for step in run_jobs(plan)]
     return (*finished, *done)

@@ -27,7 +27,8 @@ from ortdeploy.files.names import REPORT, TOLD
 from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.records import output_file
 from ortdeploy.manifest.spec import OnEnd, Spec
-from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.plan.selection import output_paths
+from ortdeploy.plan.steps import Plan
 from ortdeploy.process.libraries import users_environment
 from ortdeploy.redaction import without_secrets
 from ortdeploy.results.results import JobResult, Status
@@ -62,9 +63,7 @@ def _job(plan: Plan, result: JobResult) -> dict[str, Any]:
 
 def _report_of(plan: Plan, job: str) -> str | None:
     """Return the full path of a job's report, if there is one."""
-    paths = {step.job: step.output.path for step in plan.steps if isinstance(step, RunJob)}
-    paths |= {one.job: one.path for one in plan.finished}
-    report = Path(plan.folder) / paths.get(job, "") / REPORT
+    report = Path(plan.folder) / output_paths(plan).get(job, "") / REPORT
     return str(report) if report.is_file() else None
 
 

@@ -48,7 +48,7 @@ from ortdeploy.ledger.integrity import damages
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import OutputRecord
-from ortdeploy.plan.selection import run_jobs
+from ortdeploy.plan.selection import output_paths, run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedFiles, RunJob
 from ortdeploy.planning.devices.kept_choices import last_choice
 from ortdeploy.planning.state_folder import state_folder
@@ -326,7 +326,7 @@ def _places(outcome: Outcome) -> Iterator[_Place]:
     specs = {job.name: job for job in spec.jobs} if spec else {}
     paths: dict[str, str] = {}
     if plan is not None:
-        paths = {one.job: one.path for one in plan.finished} | {step.job: step.output.path for step in run_jobs(plan)}
+        paths = output_paths(plan)
         files = {one.job: partial(_planned, one) for one in plan.inputs}
         rows = {step.job: step.input.rows for step in run_jobs(plan)}
         for job, path in paths.items():
