@@ -149,7 +149,9 @@ def _probe_data(
     before = {name: Before() if scope.elsewhere else load_previous(one, state_dir) for name, one in places.items()}
     known = {name: Before() if name in scope.stale else one for name, one in before.items()}
     inputs = {
-        job.name: input_unseen(places[job.name], packages, _UNSEEN)
+        job.name: input_unseen(
+            places[job.name], packages, "With --device, data is looked at only for --out and --bound."
+        )
         if job.name in scope.unseen
         else _probe_input(spec, job, places[job.name], state_dir, packages, known, scope=scope)
         for job in spec.jobs
