@@ -47,6 +47,16 @@ def plain(text: str) -> str:
     return text if _is_printed(text) else re.sub(_NO_TEXT, _MARK, text)
 
 
+def shortened(text: str, most: int) -> str:
+    """Return a text, cut to so many signs if it is longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def label_of_metric(text: str) -> str:
+    """Return a text as it stands between the quotes of a label, in the text format of Prometheus."""
+    return plain(text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))
+
+
 def _is_printed(text: str) -> bool:
     """Return whether every character of some lines is printed: then none of them is a control character."""
     return text.replace("\n", "").isprintable()

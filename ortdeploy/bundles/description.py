@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.terminal_text import first_control, safe
+from ortdeploy.terminal_text import first_control, safe, shortened
 
 NAME = "deployment.json"
 FORMAT_VERSION = 1
@@ -153,8 +153,7 @@ def is_digest(text: Any) -> bool:
 
 def shown(text: str) -> str:
     """Return a stranger's text as messages show it: quoted, on one line, and not long."""
-    plain = json.dumps(text, ensure_ascii=True)
-    return plain if len(plain) <= 80 else f"{plain[:79]}…"  # noqa: PLR2004  one line of a terminal
+    return shortened(json.dumps(text, ensure_ascii=True), 80)
 
 
 def _confusable(name: str) -> str:

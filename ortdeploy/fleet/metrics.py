@@ -9,7 +9,7 @@ from typing import get_args
 from ortdeploy.facts.variants import shown_fact
 from ortdeploy.fleet.document import Document, State, seconds_of
 from ortdeploy.state.looks import LAST, NEXT
-from ortdeploy.terminal_text import plain
+from ortdeploy.terminal_text import label_of_metric
 
 HELP = {
     "ortdeploy_deployment_state": "1 for the state that the deployment is in, else 0.",
@@ -39,7 +39,7 @@ def render_metrics(said: Document, key: str) -> str:
     lines: dict[str, list[str]] = {}
     for name, labels, value in (*_metrics(said), *_metrics_of_jobs(said)):
         words = {"deployment": said.deployment, "key": key, **labels}
-        shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in words.items())
+        shown = ",".join(f'{label}="{label_of_metric(text)}"' for label, text in words.items())
         head = [f"# HELP {name} {HELP[name]}", f"# TYPE {name} gauge"]
         lines.setdefault(name, head).append(f"{name}{{{shown}}} {value:.3f}".removesuffix(".000"))
     return "".join(f"{line}\n" for some in lines.values() for line in some)
@@ -91,7 +91,3 @@ def _metrics_of_jobs(said: Document) -> Iterator[tuple[str, dict[str, str], floa
             if moment is not None:
                 yield f"ortdeploy_deployment_job_{name}_timestamp_seconds", own, seconds_of(moment)
         yield "ortdeploy_deployment_job_damaged_parts", own, job.damaged_parts
-
-
-def _escaped(text: str) -> str:
-    return plain(text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))

@@ -28,6 +28,7 @@ from ortdeploy.sources.catalogue import FILE_IS_ROW, RECORDINGS, SOURCES
 from ortdeploy.sources.image import EXIF
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.types import LINE_COLUMNS
+from ortdeploy.terminal_text import shortened
 
 _VIDEO = "video"
 _MOST_PARTS = 4
@@ -200,8 +201,7 @@ def _envelope(path: Path, form: str) -> tuple[tuple[tuple[float, float], ...], f
 
 
 def _text(value: Any) -> str:
-    text = _short(value)
-    return text if len(text) <= _MOST_SIGNS else f"{text[: _MOST_SIGNS - 1]}…"
+    return shortened(_short(value), _MOST_SIGNS)
 
 
 def _short(value: Any) -> str:

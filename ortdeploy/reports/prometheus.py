@@ -7,7 +7,7 @@ from typing import Any
 from ortdeploy.files.names import REPORTS
 from ortdeploy.reports.illustrations import Illustrations
 from ortdeploy.results.results import Status
-from ortdeploy.terminal_text import plain
+from ortdeploy.terminal_text import label_of_metric
 
 FILE = REPORTS["prometheus"]
 
@@ -43,7 +43,7 @@ def render(report: Mapping[str, Any], shown: Illustrations) -> str:  # noqa: ARG
 
 
 def _metrics(report: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    labels = f'deployment="{_escaped(report["deployment"])}",job="{_escaped(report["job"])}"'
+    labels = f'deployment="{label_of_metric(report["deployment"])}",job="{label_of_metric(report["job"])}"'
     for state in ("committed", "failed", "skipped"):
         yield f'ortdeploy_job_rows{{{labels},state="{state}"}}', report["rows"][state]
     yield f"ortdeploy_job_up{{{labels}}}", int(report["status"] in _UP)
@@ -71,16 +71,12 @@ def _metrics(report: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 def _of_the_machine(machine: Mapping[str, Any], labels: str) -> Iterator[tuple[str, float]]:
     for meter, joules in machine.get("energy_joules", {}).items():
-        yield f'ortdeploy_job_energy_joules{{{labels},meter="{_escaped(meter)}"}}', joules
+        yield f'ortdeploy_job_energy_joules{{{labels},meter="{label_of_metric(meter)}"}}', joules
     heat, devices = machine.get("temperature"), machine.get("devices", [])
     hottest = [(heat["sensor"], heat["celsius"])] if heat else []
     for sensor, celsius in (*hottest, *((one["device"], one["celsius"]) for one in devices if "celsius" in one)):
-        yield f'ortdeploy_job_temperature_celsius{{{labels},sensor="{_escaped(sensor)}"}}', celsius
+        yield f'ortdeploy_job_temperature_celsius{{{labels},sensor="{label_of_metric(sensor)}"}}', celsius
     for one in devices:
         if "memory_used_bytes" in one:
-            name = f'ortdeploy_job_device_memory_bytes{{{labels},device="{_escaped(one["device"])}"}}'
+            name = f'ortdeploy_job_device_memory_bytes{{{labels},device="{label_of_metric(one["device"])}"}}'
             yield name, one["memory_used_bytes"]
-
-
-def _escaped(text: str) -> str:
-    return plain(text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))

@@ -14,6 +14,7 @@ from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.conversion import ConversionError, convert, joint_type, rounded_places, rounds
 from ortdeploy.tensors.json_values import as_text
 from ortdeploy.tensors.types import FLOATING, INTEGERS
+from ortdeploy.terminal_text import shortened
 
 TEXT = "text"
 SINGLE = (TEXT, "bool", *INTEGERS, *FLOATING)
@@ -217,4 +218,4 @@ def shown(value: Any) -> str:
     """Return a value as a message has it, shortened."""
     value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     text = f'"{value}"' if isinstance(value, str) else as_text(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"  # noqa: PLR2004  one line of a log
+    return shortened(text, 60)

@@ -17,6 +17,7 @@ import numpy as np
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import is_narrow, numpy_dtype, widened
 from ortdeploy.tensors.types import INTEGERS, WIDER
+from ortdeploy.terminal_text import shortened
 
 _WHOLE = frozenset({*INTEGERS, *(name for name, wider in WIDER.items() if wider in INTEGERS)})
 _LONGEST = 60
@@ -259,4 +260,4 @@ def _shown(value: Any) -> str:
     if value is None:
         return "null"
     text = f'"{value}"' if isinstance(value, str) else repr(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return shortened(text, _LONGEST)

@@ -9,7 +9,7 @@ from ortdeploy.durations import moment
 from ortdeploy.fleet.document import Document
 from ortdeploy.fleet.rows import BAD, Row
 from ortdeploy.state.looks import moment_of
-from ortdeploy.terminal_text import printable, safe
+from ortdeploy.terminal_text import printable, safe, shortened
 from ortdeploy.views.table import Cell, Column, render_columns
 from ortdeploy.views.text import GREEN, RED, YELLOW, painter, wrapped
 
@@ -50,12 +50,7 @@ def _complaints(row: Row) -> list[tuple[str, str]]:
     name = row.device if row.document is None else f"{row.device}, {row.document.deployment}"
     damaged = sum(job.damaged_parts for job in row.document.jobs) if row.document else 0
     more = [f"{damaged} damaged part{'' if damaged == 1 else 's'}"] if damaged else []
-    return [(printable(_short(name)), printable(_short(why, _WHY))) for why in (*row.why, *more)]
-
-
-def _short(text: str, most: int = _LONGEST) -> str:
-    """Return a text of a stranger, cut if it is too long for a line."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return [(printable(shortened(name, _LONGEST)), printable(shortened(why, _WHY))) for why in (*row.why, *more)]
 
 
 def counts(rows: Sequence[Row]) -> Mapping[str, int]:
@@ -73,11 +68,11 @@ def cells_of(row: Row) -> dict[str, str]:
     said = row.document
     numbers = ("", "", "") if said is None else _numbers(said)
     return {
-        "DEVICE": _short(row.device),
-        "DEPLOYMENT": _short(said.deployment) if said else "-",
+        "DEVICE": shortened(row.device, _LONGEST),
+        "DEPLOYMENT": shortened(said.deployment, _LONGEST) if said else "-",
         "STATE": ", ".join(row.wrong) or _state(row),
         "VERSION": _version(said) if said else "-",
-        "PROFILE": _short(said.profile.shown) if said else "-",
+        "PROFILE": shortened(said.profile.shown, _LONGEST) if said else "-",
         "COMMITTED": numbers[0],
         "FAILED": numbers[1],
         "WAITING": numbers[2],
@@ -90,7 +85,7 @@ def _version(said: Document) -> str:
     version = said.version
     number = None if version.number is None else str(version.number)
     digest = version.commit or version.bundle or version.text_digest or ""
-    return _short(version.label or number or digest.removeprefix("sha256:")[:_ID] or "-")
+    return shortened(version.label or number or digest.removeprefix("sha256:")[:_ID] or "-", _LONGEST)
 
 
 def _numbers(said: Document) -> tuple[str, str, str]:

@@ -20,7 +20,7 @@ from ortdeploy.plan.steps import (
     RunJob,
 )
 from ortdeploy.tensors.types import LINE_COLUMNS, format_shape
-from ortdeploy.terminal_text import safe
+from ortdeploy.terminal_text import safe, shortened
 from ortdeploy.units import format_size
 from ortdeploy.views.text import BOLD, GREEN, YELLOW, Paint, count, painter
 from ortdeploy.views.tree import DIM, Node, branches, broken
@@ -261,11 +261,7 @@ def _provider(provider: PlannedProvider) -> str:
 
 def _options(options: Mapping[str, Any]) -> str:
     """`intra_op_num_threads=1, log_severity_level=3`; long values, such as documents, are cut."""
-    return ", ".join(f"{name}={_short(str(value))}" for name, value in options.items())
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MOST_OPTION else f"{text[: _MOST_OPTION - 1]}…"
+    return ", ".join(f"{name}={shortened(str(value), _MOST_OPTION)}" for name, value in options.items())
 
 
 def _chosen_adapters(step: RunJob) -> Node:

@@ -1,11 +1,12 @@
 """Trees of text: each node is a line with a label, and the branches below it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, field
 
-Paint = Callable[[str, str], str]
-CYAN, DIM = "\x1b[36m", "\x1b[2m"
+from ortdeploy.views.text import CYAN, Paint
+
+DIM = "\x1b[2m"
 _LEAST = 20  # columns of text, however deep the tree is
 
 

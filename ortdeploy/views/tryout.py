@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ortdeploy.terminal_text import printable
-from ortdeploy.views.text import painter
+from ortdeploy.terminal_text import printable, shortened
+from ortdeploy.views.text import BOLD, painter
 
 _WIDEST = 40  # signs of a cell
 _SHOWN = 4  # elements of a list
-_BOLD = "\x1b[1m"
 _FEWEST_EQUAL = 3
 _AT = 0.5
 """A window of a recording counts from this probability on."""
@@ -21,7 +20,7 @@ Row = Mapping[str, Any]
 def render_tryout(job: str, rows: Sequence[Row], failed: Sequence[Row], *, color: bool) -> str:
     """Return the rows of one job as a table, then the failed rows with their reasons."""
     paint = painter(color=color)
-    lines = [paint(f"{printable(job)}: {_rows(len(rows))}", _BOLD)]
+    lines = [paint(f"{printable(job)}: {_rows(len(rows))}", BOLD)]
     lines += [f"  {line}" for line in _table(rows)]
     return "\n".join(lines) + "\n" + render_failed(failed)
 
@@ -29,7 +28,7 @@ def render_tryout(job: str, rows: Sequence[Row], failed: Sequence[Row], *, color
 def render_texts(job: str, prompt: str, rows: Sequence[Row], failed: Sequence[Row], *, color: bool) -> str:
     """Return each prompt or recording of a job that writes with its text, then the failed rows with their reasons."""
     paint = painter(color=color)
-    lines = [paint(f"{printable(job)}: {_rows(len(rows))}", _BOLD)]
+    lines = [paint(f"{printable(job)}: {_rows(len(rows))}", BOLD)]
     for row in rows:
         ended = f"{row.get('tokens')} tokens, {row.get('finish_reason')}"
         given = row.get(prompt)
@@ -124,10 +123,10 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list):
-        return _shortened(_list(value))
+        return shortened(_list(value), _WIDEST)
     if isinstance(value, dict):
-        return _shortened(", ".join(f"{key}: {cell(one)}" for key, one in value.items()))
-    return _shortened(printable(str(value)))
+        return shortened(", ".join(f"{key}: {cell(one)}" for key, one in value.items()), _WIDEST)
+    return shortened(printable(str(value)), _WIDEST)
 
 
 def _list(value: list[Any]) -> str:
@@ -136,10 +135,6 @@ def _list(value: list[Any]) -> str:
         return f"{len(value)} of [{first}{', …' if len(value[0]) > _SHOWN else ''}]"
     shown = ", ".join(map(cell, value[:_SHOWN]))
     return f"[{shown}]" if len(value) <= _SHOWN else f"[{shown}, … {len(value)}]"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
 def render_spans(rows: Sequence[Row], rate: int | None) -> str:

@@ -25,6 +25,7 @@ from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.plan.plan_file import STEP_NAMES
 from ortdeploy.plan.steps import FORMAT_VERSION, Fact, RunJob
 from ortdeploy.planning.plan_file.saved_tables import SavedFile, Table, as_files, as_table, read_lines
+from ortdeploy.terminal_text import shortened
 
 MAX_BYTES = 256 * 1024 * 1024
 
@@ -230,5 +231,4 @@ def _allowed(path: str, root: Path, roots: Sequence[str]) -> bool:
 
 def shown(value: Any) -> str:
     """Return a value of a plan file as messages show it."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:79]}…"  # noqa: PLR2004  one line of a terminal
+    return shortened(json.dumps(value, ensure_ascii=False), 80)
