@@ -146,6 +146,11 @@ def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
     return any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
 
 
+def errors_in(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Return those that stop the work."""
+    return [one for one in diagnostics if one.severity is Severity.ERROR]
+
+
 _SLIP, _LIKE = 0.8, 0.6
 """From which likeness on a name is another one with a slip of the finger, and from which on it is a guess."""
 _SHORT = 4

@@ -11,6 +11,7 @@ from msgspec import Struct
 from ortdeploy.application.driver import Driver
 from ortdeploy.application.ray_workers import AUTO, check_address, hired, joined, needs_of
 from ortdeploy.cli.children.apply import choose_progress
+from ortdeploy.cli.commands.shared import log_level
 from ortdeploy.diagnostics import UsageError
 from ortdeploy.events import bound, log
 from ortdeploy.jobs.executor import Execution
@@ -84,7 +85,6 @@ def run_on_engine(
 
 def _request(plan: Plan, step: RunJob, run_id: str, arguments: argparse.Namespace) -> dict[str, object]:
     """Return what a worker is asked: paths are those of this machine, and every node sees the same."""
-    level = "warning" if arguments.quiet else "debug" if arguments.verbose else "info"
     return {
         "plan_file": _full(arguments.paths[0]),
         "root": None if arguments.root is None else _full(arguments.root),
@@ -93,7 +93,7 @@ def _request(plan: Plan, step: RunJob, run_id: str, arguments: argparse.Namespac
         "job": step.job,
         "digest": bound_digest(plan, step),
         "run": run_id,
-        "log_level": level,
+        "log_level": log_level(arguments),
     }
 
 

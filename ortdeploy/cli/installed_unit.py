@@ -66,12 +66,8 @@ def _add_settings(text: str, settings: dict[str, list[str]]) -> None:
             known.append(value.strip()) if value.strip() else known.clear()
 
 
-def denied(unit: Unit, needs: Needs) -> list[str]:
-    """Return the settings that a unit lacks, each as it is written."""
-    return list(_denied(unit, needs))
-
-
-def _denied(unit: Unit, needs: Needs) -> Iterator[str]:
+def denied(unit: Unit, needs: Needs) -> Iterator[str]:
+    """Yield the settings that a unit lacks, each as it is written."""
     if needs.network and _is_on(unit, "PrivateNetwork"):
         yield "PrivateNetwork=no"
     if needs.compiles and _is_on(unit, "MemoryDenyWriteExecute"):

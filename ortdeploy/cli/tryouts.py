@@ -15,7 +15,6 @@ from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.opening import open_text
-from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.tryout import Tryout
@@ -88,22 +87,17 @@ def _run_apart(run: Callable[..., tuple[JobResult, ...]]) -> tuple[JobResult, ..
     return tuple(map(result_in, answer.messages))
 
 
-def failed_rows(planned: Planned) -> Iterator[dict[str, Any]]:
-    """Yield what a tryout's jobs have noted of failed rows."""
-    for plan in planned.plans:
-        for step in run_jobs(plan):
-            yield from json_lines(Path(step.output.path) / FAILED)
+def failed_rows(step: RunJob) -> Iterator[dict[str, Any]]:
+    """Yield what a tryout's job has noted of failed rows."""
+    return _json_lines(Path(step.output.path) / FAILED)
 
 
-def tried_rows(planned: Planned) -> Iterator[tuple[RunJob, list[dict[str, Any]]]]:
-    """Yield a tryout's jobs with the rows that they have written."""
-    for plan in planned.plans:
-        for step in run_jobs(plan):
-            output = Path(step.output.path)
-            yield step, [row for part in sorted(output.glob("part-*.jsonl")) for row in json_lines(part)]
+def tried_rows(step: RunJob) -> list[dict[str, Any]]:
+    """Return the rows that a tryout's job has written."""
+    return [row for part in sorted(Path(step.output.path).glob("part-*.jsonl")) for row in _json_lines(part)]
 
 
-def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file of JSON lines, which may not be there."""
     if path.is_file():
         with open_text(path) as file:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ortdeploy.diagnostics import Diagnostic, Severity, has_errors
+from ortdeploy.diagnostics import Diagnostic, errors_in, has_errors
 from ortdeploy.facts.preflight import Preflight
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, OPENING_RULES, PREFLIGHT_RULES, load_rule, load_rules
@@ -28,7 +28,7 @@ def judge_early(deployment: "Deployment", names: Collection[str]) -> tuple[Diagn
     if not names:
         return ()
     found = check_rules(load_rules(DEPLOYMENT_RULES), of_jobs(deployment, names), deployment.spec)
-    return tuple(one for one in found if one.job in names and one.severity is Severity.ERROR)
+    return tuple(one for one in errors_in(found) if one.job in names)
 
 
 def judge(
@@ -44,7 +44,7 @@ def judge(
 
     spec = deployment.spec
     diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
-    rejected = {one.model for one in diagnostics if one.severity is Severity.ERROR and one.model is not None}
+    rejected = {one.model for one in errors_in(diagnostics) if one.model is not None}
     preflight = Preflight(
         openings=open_models(deployment, rejected, state, elsewhere=elsewhere),
         folders={} if elsewhere else _open_folders(deployment, rejected, state),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ortdeploy.cli.applying.runner import Ended, manifest_of
 from ortdeploy.cli.output.self_report import Outcome
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, errors_in
 from ortdeploy.ledger.ledger import Ledger, now
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.plan.selection import run_jobs
@@ -35,7 +35,7 @@ def tell_others(planned: Planned, outcomes: Sequence[Outcome], ended: Sequence[E
         from ortdeploy.cli.output import on_end  # noqa: PLC0415  only where somebody is told
 
         own = [one for one in ended if manifest_of(one.plan) == outcome.manifest]
-        errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR and one.span.path == spec.path]
+        errors = [one for one in errors_in(planned.diagnostics) if one.span.path == spec.path]
         refusals = [f"{one.rule}: {one.summary}. {one.detail}" for one in errors]
         refusals += [f"{one.why or one.error}." for one in own if one.error is not None and not one.is_locked]
         if Status.INTERRUPTED in {result.status for result in outcome.results}:
@@ -76,7 +76,7 @@ def _reasons_of_refusals(planned: Planned, ended: Sequence[Ended], arguments: ar
 
 def _errors_of_refusals(planned: Planned, arguments: argparse.Namespace) -> dict[str, Diagnostic]:
     """Return the first error of each manifest without a plan, by their full paths."""
-    errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR]
+    errors = errors_in(planned.diagnostics)
     named = dict.fromkeys(map(os.path.abspath, [*_manifests_of(arguments), *_specs_of(planned)])) if errors else ()
     accepted = set(map(manifest_of, planned.plans))
     found: dict[str, Diagnostic] = {}

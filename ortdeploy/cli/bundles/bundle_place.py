@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ortdeploy.bundles.policy import Policy
 from ortdeploy.cli.command_line.manifest_options import own_options
 from ortdeploy.cli.installed_unit import denied, find_unit, to_renew
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, has_errors
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, errors_in, has_errors
 from ortdeploy.files.content_store import user_name
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import hold_outputs
@@ -138,7 +138,7 @@ class Place:
             return
         own = self.options(version)(own_options(self.arguments))
         specs = validate([self.manifest_of(version)], own).all_specs
-        missing = denied(unit, needs_of(specs, self.arguments.state_dir)) if specs else []
+        missing = list(denied(unit, needs_of(specs, self.arguments.state_dir))) if specs else []
         if missing:
             raise RefusedError(
                 PLANNED,
@@ -185,5 +185,5 @@ def with_version(own: LoadOptions, given: LoadOptions) -> LoadOptions:
 
 def first_error(diagnostics: Sequence[Diagnostic]) -> str:
     """Return the rule and the detail of the first error."""
-    one = next(one for one in diagnostics if one.severity is Severity.ERROR)
+    one = errors_in(diagnostics)[0]
     return f"{one.rule}: {one.detail.rstrip('.')}"

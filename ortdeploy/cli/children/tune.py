@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ortdeploy.cli.output.streams import private_streams
-from ortdeploy.diagnostics import OrtdeployError, Severity
+from ortdeploy.diagnostics import OrtdeployError, errors_in
 from ortdeploy.files.names import REPORT
 from ortdeploy.files.opening import read_text
 from ortdeploy.jobs.executor import Execution
@@ -81,9 +81,9 @@ def _plan_of(request: Mapping[str, Any], folder: Path) -> Plan:
         overlays=(*request["overlays"], str(folder / "overlay.yaml")),
     )
     planned = plan_manifests([request["manifest"]], options, state_dir=str(folder / "state"), jobs=[job])
-    error = next((one for one in planned.diagnostics if one.severity is Severity.ERROR), None)
-    if error is not None:
-        raise OrtdeployError(f"{error.rule}: {error.detail}")
+    errors = errors_in(planned.diagnostics)
+    if errors:
+        raise OrtdeployError(f"{errors[0].rule}: {errors[0].detail}")
     return planned.plans[0]
 
 

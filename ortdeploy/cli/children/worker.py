@@ -17,7 +17,7 @@ from ortdeploy.cli.output.log import configure_logging, log_warning
 from ortdeploy.cli.output.streams import private_streams
 from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.cli.signals import StopFlag
-from ortdeploy.diagnostics import OrtdeployError, Severity
+from ortdeploy.diagnostics import OrtdeployError, errors_in
 from ortdeploy.jobs.environment_check import facts_of_this_worker
 from ortdeploy.parts.assigned_parts import AssignedParts
 from ortdeploy.parts.receipt import Receipt
@@ -108,7 +108,7 @@ def _plan_of(request: Mapping[str, Any]) -> Plan:
     plan = _meant(planned, request)
     if plan is not None:
         return plan
-    errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR]
+    errors = errors_in(planned.diagnostics)
     if not errors:
         raise OrtdeployError(f"{request['plan_file']} is not the plan that the driver runs")
     raise OrtdeployError("; ".join(f"[{one.rule}] {one.detail.rstrip('.')}" for one in errors))

@@ -19,7 +19,7 @@ from ortdeploy.cli.command_line.arguments import build_parser
 from ortdeploy.cli.commands.shared import findings_text, named_model, start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.tryouts import failed_rows, plan_tryout, run_tryout, tried_rows
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, has_errors
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, errors_in, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import is_folder, is_there
 from ortdeploy.files.scratch import scratch_folder
@@ -150,7 +150,7 @@ class _Tried(Struct, frozen=True, kw_only=True):
     @property
     def is_too_large(self) -> bool:
         """Whether a smaller batch is to be tried: it takes much memory, or memory alone is against it."""
-        errors = [one for one in self.diagnostics if one.severity is Severity.ERROR]
+        errors = errors_in(self.diagnostics)
         return self.heavy or (bool(errors) and all(one.rule == _TOO_LARGE for one in errors))
 
     @property
@@ -196,8 +196,9 @@ def _try(starter: Starter, manifest: Path, *, crashes: bool, color: str) -> _Tri
                 heavy = _takes_much(planned) and next(smaller_batches(starter.page), None) is not None
                 waits = starter.takes_long or crashes or heavy
                 results = () if waits else run_tryout(tryout, planned, arguments)
-            failed = next(failed_rows(planned), None)
-            rows = next(iter(tried_rows(planned)), None)
+            steps = [step for plan in planned.plans for step in run_jobs(plan)]
+            failed = next((row for step in steps for row in failed_rows(step)), None)
+            rows = (steps[0], tried_rows(steps[0])) if steps else None
     except BaseException:
         _remove(starter, manifest)
         raise

@@ -175,7 +175,7 @@ def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> "KeptLog |
     from ortdeploy.cli.output.log import KeptLog, configure_logging  # noqa: PLC0415  validate does without
     from ortdeploy.views.live_line import AboveLine  # noqa: PLC0415
 
-    level = "warning" if arguments.quiet else "debug" if arguments.verbose else "info"
+    level = log_level(arguments)
     if arguments.log_file:
         from ortdeploy.cli.command_line.targets import Target, check_target  # noqa: PLC0415  few logs go to a file
 
@@ -196,10 +196,15 @@ def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> "KeptLog |
     return kept
 
 
+def log_level(arguments: argparse.Namespace) -> str:
+    """Return the least level of the events that a command logs."""
+    return "warning" if arguments.quiet else "debug" if arguments.verbose else "info"
+
+
 @contextmanager
 def logged_warnings(arguments: argparse.Namespace) -> Iterator[None]:
     """Log Python's warnings inside the block; the first one starts logging if the command has not."""
-    options = argparse.Namespace(**{**dict.fromkeys(("quiet", "verbose", *_LOG_OPTIONS)), **vars(arguments)})
+    options = _log_options(arguments)
     with ExitStack() as stack:
 
         def emit(category: str, text: str, place: str) -> None:
@@ -212,6 +217,11 @@ def logged_warnings(arguments: argparse.Namespace) -> Iterator[None]:
 
         stack.enter_context(warnings_to(emit))
         yield
+
+
+def _log_options(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Return a command's arguments with all that say how it logs, which some commands do not have."""
+    return argparse.Namespace(**{**dict.fromkeys(("quiet", "verbose", *_LOG_OPTIONS)), **vars(arguments)})
 
 
 def _close_log(stream: TextIO, path: str) -> None:
@@ -234,7 +244,7 @@ def log_outcome(arguments: argparse.Namespace, event: str, **fields: object) -> 
 
 def log_here(arguments: argparse.Namespace, tell: "Callable[..., None]", event: str, **fields: object) -> None:
     """Log one event outside of what a command logs; a person at a terminal has been told already."""
-    options = argparse.Namespace(**{**dict.fromkeys(("quiet", "verbose", *_LOG_OPTIONS)), **vars(arguments)})
+    options = _log_options(arguments)
     if sys.stderr.isatty() and not (options.log_file or options.log_format):
         return
     with ExitStack() as stack:

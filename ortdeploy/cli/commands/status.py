@@ -124,14 +124,7 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
         said = [one for one in here if not arguments.quiet or _is_bad(one)]
         if said or refused or not arguments.quiet:
             color, width = use_color(arguments), terminal_width(sys.stdout)
-            told = render_status(
-                said,
-                refused,
-                profiles if not arguments.quiet else {},
-                verbose=arguments.verbose,
-                color=color,
-                width=width,
-            )
+            told = render_status(said, refused, profiles, verbose=arguments.verbose, color=color, width=width)
             sys.stdout.write(told)
     log_outcome(arguments, "status.shown", jobs=len(records))
     return validated.specs, records, EXIT_REJECTED if rejected else EXIT_OK

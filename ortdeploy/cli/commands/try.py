@@ -15,12 +15,12 @@ from pathlib import Path
 
 from ortdeploy.cli.commands.shared import start_logging, use_color, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.tryouts import STATE, json_lines, plan_tryout, run_tryout
+from ortdeploy.cli.tryouts import STATE, failed_rows, plan_tryout, run_tryout, tried_rows
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.files.scratch import scratch_folder
+from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.tryout import Tryout
-from ortdeploy.reports.report import FAILED
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.sinks.drawn import draw, drawing_of
 from ortdeploy.sinks.row_files import IMAGES
@@ -54,7 +54,7 @@ def _try(tryout: Tryout, arguments: argparse.Namespace) -> tuple[bool, int]:
         if arguments.format == "text":
             write_diagnostics(planned.diagnostics, arguments)
         results = run_tryout(tryout, planned, arguments)
-    shown = [_Shown(plan, step, tryout) for plan in planned.plans for step in plan.steps if isinstance(step, RunJob)]
+    shown = [_Shown(plan, step, tryout) for plan in planned.plans for step in run_jobs(plan)]
     pictures = [picture for one in shown for picture in one.pictures()] if not wrong_alone else []
     if arguments.format == "json":
         rows = {one.step.job: one.rows for one in shown}
@@ -121,9 +121,7 @@ class _Shown:
         """Read the rows that the job wrote."""
         self.step = step
         self._folder, self._pictures = Path(plan.folder), tryout.folder / _DRAWN / step.job
-        output = Path(step.output.path)
-        self.rows = [row for part in sorted(output.glob("part-*.jsonl")) for row in json_lines(part)]
-        self.failed = list(json_lines(output / FAILED))
+        self.rows, self.failed = tried_rows(step), list(failed_rows(step))
 
     def pictures(self) -> Iterator[Path]:
         """Yield the pictures that the model made, and the copies with drawings."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, has_errors, sort_diagnostics
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, errors_in, has_errors, sort_diagnostics
 from ortdeploy.facts.host import HostFacts
 from ortdeploy.facts.variants import Choice
 from ortdeploy.files.urls import is_url
@@ -183,7 +183,7 @@ class _Device:
 
 def _refusal(spec: Spec, job: str, found: Sequence[Diagnostic]) -> Diagnostic | None:
     """Return the first error of a job; or of its manifest, which is refused as a whole."""
-    errors = [one for one in sort_diagnostics(found) if one.severity is Severity.ERROR]
+    errors = errors_in(sort_diagnostics(found))
     models = {model.name for one in spec.jobs if one.name == job for model in spec.models_of(one)}
     own = (one for one in errors if one.job == job or (one.job is None and one.model in models))
     return next(own, errors[0] if errors else None)

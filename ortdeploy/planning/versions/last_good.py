@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, UsageError
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, errors_in
 from ortdeploy.events import log
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError
@@ -219,7 +219,7 @@ def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptio
 
 def _first_error(path: str, diagnostics: Sequence[Diagnostic]) -> str:
     """Return why a manifest is refused, in the rule's id and summary."""
-    errors = [one for one in diagnostics if one.severity is Severity.ERROR]
+    errors = errors_in(diagnostics)
     own = [one for one in errors if one.span.path == path] or errors
     return f"{own[0].rule}: {own[0].summary}" if own else "it could not be planned"
 
