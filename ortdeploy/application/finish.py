@@ -87,7 +87,7 @@ class Finish(Struct, frozen=True, kw_only=True):
 
     def _fold(self) -> tuple[Ending, Shares]:
         """Return how the job ends, and the share of each worker. Raises OSError, OrtdeployError."""
-        place = place_of(self.step.output, self._folder, (self.plan.folder, *self.plan.roots))
+        place = place_of(self.step.output.upload, self._folder, (self.plan.folder, *self.plan.roots))
         record = self.ledger.output(self._output)
         if record is None:
             suffix, removable = SINKS[self.step.output.format].SUFFIX, self.step.output.removable

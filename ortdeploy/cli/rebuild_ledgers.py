@@ -1,12 +1,9 @@
 """Makes lost ledgers again before a plan file is planned anew: what is planned follows from what the ledger knows."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.files.gate import decides, outside
-from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.jobs.rebuild import rebuild
 from ortdeploy.ledger.open_plans import FOLDER
 from ortdeploy.ledger.opening import open_ledger, read_ledger
@@ -15,14 +12,12 @@ from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import JobSpec, Spec
+from ortdeploy.parts.shared_place import place_of
 from ortdeploy.planning.plan_file.planning_again import options_of
 from ortdeploy.planning.plan_file.saved_plan import SavedPlan
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.validation import validate
 from ortdeploy.sinks.catalogue import SINKS
-
-if TYPE_CHECKING:
-    from ortdeploy.files.shared_place import SharedPlace
 
 
 def make_lost_ledgers(saved: Sequence[SavedPlan], roots: Sequence[str], state_dir: str | None) -> None:
@@ -50,22 +45,13 @@ def _make_lost_ledger(spec: Spec, job: JobSpec, state_dir: str | None) -> None:
     with read_ledger(state) as ledger:
         if ledger is not None and ledger.output(output) is not None:
             return
-    place = _place(folder, job.output.url, (spec.folder, *spec.roots))
+    if job.output.url is not None and not decides(job.output.url):
+        return
+    place = place_of(job.output.url, folder, (spec.folder, *spec.roots))
     try:
-        if place is None or not any(place.names(FOLDER)):
+        if not any(place.names(FOLDER)):
             return
         with hold_output(state, output), open_ledger(state) as ledger:
             rebuild(place, ledger, output, suffix=SINKS[job.output.format].SUFFIX, removable=job.output.removable)
     except OSError as error:
         raise OrtdeployError(failure_at(place, error)) from error
-
-
-def _place(folder: Path, url: str | None, roots: tuple[str, ...]) -> "SharedPlace | None":
-    """Return where shards may have made an output; None if they cannot have."""
-    if url is None:
-        return SharedFolder(folder, roots)
-    if not decides(url):
-        return None
-    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
-
-    return SharedStore(url)

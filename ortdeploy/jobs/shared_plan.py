@@ -56,7 +56,7 @@ def is_planned(table: PartTable, number: int) -> bool:
 def decisions_of(plan: Plan, step: RunJob, record: OutputRecord | None, folder: Path) -> CommitLog:
     """Return the decisions about the parts of a job; nothing is touched."""
     return CommitLog(
-        place_of(step.output, folder, (plan.folder, *plan.roots)),
+        place_of(step.output.upload, folder, (plan.folder, *plan.roots)),
         bound_digest(plan, step),
         part_table(step, first_number(record, step)),
         suffix=SINKS[step.output.format].SUFFIX,

@@ -50,7 +50,7 @@ def tidy_shards(folder: Path, output: JobOutput, roots: tuple[str, ...]) -> None
     from ortdeploy.parts.shared_place import place_of  # noqa: PLC0415  only where something is left
 
     try:
-        tidy(place_of(output, folder, roots))
+        tidy(place_of(output.upload, folder, roots))
     except OSError as error:
         raise OrtdeployError(failure_at(folder, error)) from error
 

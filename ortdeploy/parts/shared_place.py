@@ -5,16 +5,15 @@ from pathlib import Path
 
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.files.shared_place import SharedPlace
-from ortdeploy.plan.steps import JobOutput
 
 
-def place_of(output: JobOutput, folder: Path, roots: Sequence[str]) -> SharedPlace:
-    """Return the store, if the output is on one, else its folder, whose links stay below `roots`.
+def place_of(url: str | None, folder: Path, roots: Sequence[str]) -> SharedPlace:
+    """Return the store at an output's `url`, if it is on one, else its folder, whose links stay below `roots`.
 
     Raises OrtdeployError.
     """
-    if output.upload is None:
+    if url is None:
         return SharedFolder(folder, roots)
     from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
 
-    return SharedStore(output.upload)
+    return SharedStore(url)

@@ -252,15 +252,13 @@ def _live(state: Path, record: OutputRecord) -> Mapping[str, Any] | None:
 def _shared_place(spec: Spec, job: JobSpec) -> "SharedPlace | None":
     """Return where workers may share the output; a store is not asked if one machine keeps a copy of the output."""
     output = path_from_manifest(spec, job.output.path)
-    if (output / PARTS).is_dir():
-        from ortdeploy.files.shared_folder import SharedFolder  # noqa: PLC0415  only where somebody has run shards
-
-        return SharedFolder(output, (spec.folder, *spec.roots))
-    if job.output.url is None or is_there(output) or not decides(job.output.url):
+    is_shared = (output / PARTS).is_dir()
+    url = None if is_shared else job.output.url
+    if not is_shared and (url is None or is_there(output) or not decides(url)):
         return None
-    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
+    from ortdeploy.parts.shared_place import place_of  # noqa: PLC0415  only where somebody has run shards
 
-    return SharedStore(job.output.url)
+    return place_of(url, output, (spec.folder, *spec.roots))
 
 
 def _shares(place: "SharedPlace") -> "tuple[Shares | None, str | None]":
