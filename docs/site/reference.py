@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import contracts
 
-from ortdeploy.cli.command_line.arguments import COMMANDS, build_parser
+from ortdeploy.cli.command_line.arguments import COMMANDS, EXIT_CODES, build_parser
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.providers.catalogue import PROVIDERS, render_page, short_name
 from ortdeploy.providers.options import render_options
@@ -174,14 +174,12 @@ def _help(command: str) -> str:
 
 
 def _exit_codes() -> str:
-    epilog = build_parser(only="plan").epilog or ""
-    codes = re.findall(r"^  (\S+) +(.+)$", epilog, re.MULTILINE)
     lines = [
         "# Exit codes",
         "",
         "| Code | Meaning |",
         "| --- | --- |",
-        *(f"| {code} | {text} |" for code, text in codes),
+        *(f"| {code} | {text} |" for code, text in EXIT_CODES),
     ]
     several = "If jobs end differently, the code is the first of 3, 130 and 143, 4, 1, 5, 0 that one of them has."
     return "\n".join([*lines, "", several, ""])

@@ -20,7 +20,7 @@ from support.forks import start_program
 
 from ortdeploy.cli.command_line.arguments import build_parser
 from ortdeploy.cli.commands import watch
-from ortdeploy.cli.commands.watch import AssignedParts, Watch, apply_arguments
+from ortdeploy.cli.commands.watch import ToldOfWatch, Watch, apply_arguments
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.events import log
 from ortdeploy.process.program import Program
@@ -32,7 +32,7 @@ def test_a_person_at_a_terminal_is_told_what_is_watched_when_it_applies_next_and
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    told = AssignedParts(build_parser().parse_args(["watch", "pump.yaml", "--every", "60s"]))
+    told = ToldOfWatch(build_parser().parse_args(["watch", "pump.yaml", "--every", "60s"]))
     told.begin()
     told.waits(stops=False)
     told.waits(stops=True)

@@ -32,17 +32,16 @@ TYPE_CHECKING = False  # typing takes as long to import as the rest of a command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_EPILOG = """\
-exit codes:
-  0            done; also if there is nothing to do, or failures stay within errors:
-  1            a manifest was rejected, or a job failed
-  2            something would run or differs; only with --detailed-exitcode
-  3            a bug of ortdeploy
-  4            another run is using the state directory
-  5            paused by hours:, until: or pause:; there is more to do
-  64           wrong usage
-  129/130/143  interrupted (SIGHUP, SIGINT, SIGTERM); the next apply continues
-"""
+EXIT_CODES = (
+    ("0", "done; also if there is nothing to do, or failures stay within errors:"),
+    ("1", "a manifest was rejected, or a job failed"),
+    ("2", "something would run or differs; only with --detailed-exitcode"),
+    ("3", "a bug of ortdeploy"),
+    ("4", "another run is using the state directory"),
+    ("5", "paused by hours:, until: or pause:; there is more to do"),
+    ("64", "wrong usage"),
+    ("129/130/143", "interrupted (SIGHUP, SIGINT, SIGTERM); the next apply continues"),
+)
 
 
 class _Program(Parser):
@@ -54,8 +53,7 @@ class _Program(Parser):
         tables["options"] = [(", ".join(one.option_strings), str(one.help)) for one in self._actions[:2]]
         indent = 4 + max(len(name) for rows in tables.values() for name, _ in rows)
         shown = [f"{group}:\n{_table(rows, indent, width)}" for group, rows in tables.items()]
-        codes = [(code, meaning) for code, meaning in (line.split(maxsplit=1) for line in _EPILOG.splitlines()[1:])]
-        shown.append(f"exit codes:\n{_table(codes, 15, width)}")
+        shown.append(f"exit codes:\n{_table(EXIT_CODES, 15, width)}")
         about = "\n".join([*wrapped(str(self.description), width), f"Start with: {_FIRST}"])
         more = [
             *wrapped("ortdeploy COMMAND --help shows the flags of a command.", width),
@@ -90,7 +88,6 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     parser = _Program(
         prog="ortdeploy",
         description="Runs ONNX models over batches of files, as one YAML manifest declares.",
-        epilog=_EPILOG,
     )
     parser.add_argument("--version", action=Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         heart = Heart(lambda: _progress_of(arguments))
         log.info("watch.started", paths=_watched(arguments), every=arguments.every)
         notify(READY=1)
-        told = AssignedParts(arguments)
+        told = ToldOfWatch(arguments)
         told.begin()
 
         def apply() -> bool:
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-class AssignedParts:
+class ToldOfWatch:
     """What a person at a terminal is told of a watch; elsewhere the log has it."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
