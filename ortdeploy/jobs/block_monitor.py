@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from ortdeploy.ledger.live_progress import Live
     from ortdeploy.results.rows import FailedRow
 
+_KEPT_OF_A_FILE = 256
+"""Bytes that a job keeps of each file that it has read, such as its name and digest; of short names, half of that."""
+
 
 class _Ahead(Iterator[Finished]):
     """Blocks, of which the next one is made before it is asked for where it must be known whether there is one.
@@ -158,11 +161,13 @@ class BlockMonitor:
 
 
 def _expected_growth(step: RunJob) -> int:
-    """Return the bytes by which memory grows with the rows of a part, or of a block; without an end if nobody knows."""
+    """Return the bytes by which memory grows with files and the rows of a part; without an end if nobody knows."""
     forecast = step.limits.forecast
     if SINKS[step.output.format].PART_COPIES and (forecast is None or forecast.unknown is not None):
         return sys.maxsize
-    return sum(part.size for part in forecast.parts if part.what == ROWS_AND_RESULTS) if forecast is not None else 0
+    parts = forecast.parts if forecast is not None else ()
+    rows = sum(part.size for part in parts if part.what == ROWS_AND_RESULTS)
+    return rows + len(step.input.files) * _KEPT_OF_A_FILE
 
 
 def _keeps_shapes(context: JobContext) -> bool:
