@@ -677,6 +677,19 @@ def test_a_tokenizer_that_the_library_cannot_read_is_told_by_the_plan(
     assert "ONNX Runtime GenAI does not open models/writer to write so" in result.words
 
 
+def test_a_version_that_was_kept_is_opened_and_not_what_lies_in_its_place(cli: Cli, folder: Path) -> None:
+    (folder / "in").mkdir()
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "max_new_tokens: 9").replace("notes.csv", "in/*.csv"))
+    write_rows(folder, [{"prompt": "the pump leaks oil"}])
+    (folder / "notes.csv").rename(folder / "in/a.csv")
+    assert cli("apply", folder / "m.yaml", "--last-good").code == 0
+    shutil.rmtree(folder / ".ortdeploy/memo")  # which knows that the folder was opened
+    (folder / "models/writer/tokenizer_config.json").write_text("[1]")
+    shutil.copy(folder / "in/a.csv", folder / "in/b.csv")
+    refused = cli("apply", folder / "m.yaml", "--last-good")
+    assert (refused.code, len(results(folder))) == (1, 2), refused.out
+
+
 def test_a_json_schema_that_is_none_is_told_by_the_plan(cli: Cli, folder: Path) -> None:
     result = apply(cli, folder, [{"prompt": "it leaks"}], "json_schema: {type: nonsense}")
     assert result.code == 1

@@ -17,6 +17,7 @@ from ortdeploy.facts.host import GENAI
 from ortdeploy.facts.models import DiffusionFacts
 from ortdeploy.facts.preflight import Opening
 from ortdeploy.files.scratch import scratch_folder
+from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.pipelines import GENERATE, PresetSpec
 from ortdeploy.planning.preflight.openings import KIND
 from ortdeploy.presets.generation import search_of
@@ -56,7 +57,7 @@ def _try(deployment: Deployment, preset: PresetSpec, how: Writing) -> Opening | 
         for part, name in preset.parts.items():
             (scratch.path / preset.files[part]).write_bytes(face_of(models[name]))
         whole = {part: {"graph_optimization_level": "ORT_DISABLE_ALL", "provider_options": []} for part in preset.parts}
-        folder = (Path(deployment.spec.folder) / preset.folder).resolve()
+        folder = path_from_manifest(deployment.spec, preset.folder).resolve()
         write_config((folder,), scratch.path, whole, {part: {} for part in preset.parts})
         writing = {**to_builtins(how), "senses": preset.sees}
         return try_to_open([TrialRequest(outline=None, file=str(scratch.path), on_cpu=True, writing=writing)])[0]
