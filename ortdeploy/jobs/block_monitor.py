@@ -143,9 +143,9 @@ class BlockMonitor:
         log.warning("job.near_limit", resident=taken, limit=limit)
         if self._memory.is_over and not any(smaller):
             more = told({GROWTH: self._report.statistics.growth})
-            advice = more[0] if more else "Raise limits: {memory: …}, or write memory: lean for the model"
+            advice = f": {more[0]}" if more else ". Raise limits: {memory: …}, or write memory: lean for the model"
             both = f"the process takes {taken} of memory and may take {limit}"
-            raise OrtdeployError(f"{both}, with batches that cannot be smaller. {advice}")
+            raise OrtdeployError(f"{both}, with batches that cannot be smaller{advice}")
 
     def _watch_for_leak(self, rows: int) -> None:
         statistics = self._report.statistics

@@ -27,6 +27,7 @@ from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.process import leaks
 from ortdeploy.process.memory import private_memory
+from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import Status
 from ortdeploy.sessions.runs import SessionRuns
 from ortdeploy.streaming.row_runner import RowRunner
@@ -95,6 +96,17 @@ def test_a_model_that_keeps_memory_is_told(tmp_path: Path, plan: Plan) -> None:
     (leak,) = [one for one in logs if one["event"] == "job.leaks"]
     assert leak["reason"] == text
     assert f"run: {text}" in status_of(tmp_path)
+
+
+def test_a_job_that_its_limit_ends_is_told_that_its_memory_grew(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryWatch, "is_near", lambda self: self.leak.growth is not None)
+    monkeypatch.setattr(MemoryWatch, "is_over", True)
+    monkeypatch.setattr(RowRunner, "run_smaller", lambda _: False)
+    result = execute(tmp_path, plan, FakeRuntime(keeping()))
+    assert result.status is Status.FAILED
+    assert "with batches that cannot be smaller: memory grows by" in (result.reason or "")
 
 
 def test_a_run_that_does_not_grow_tells_nothing_of_the_one_before(tmp_path: Path, plan: Plan) -> None:
