@@ -268,13 +268,14 @@ def test_a_fork_that_a_model_ends_or_holds_up_is_told(monkeypatch: pytest.Monkey
         yield {"opening": {"with_kernels": True}}
 
     monkeypatch.setattr(trial_opening, "_open", open_one)
-    monkeypatch.setattr(trial_opening, "_SECONDS", 0.5)
-    requests = [TrialRequest(outline=None, file=name, on_cpu=True) for name in ("opens", "ends", "opens", "holds up")]
-    found = trial_opening.try_to_open(requests)
+    opens, ends, held = (TrialRequest(outline=None, file=name, on_cpu=True) for name in ("opens", "ends", "holds up"))
     refused = Opening(refusal="opening it ends the process with SIGABRT")
-    assert found == [Opening(with_kernels=True), refused, Opening(with_kernels=True), None]
+    found = trial_opening.try_to_open([opens, ends, opens])  # whose core a system may take a while to write
+    assert found == [Opening(with_kernels=True), refused, Opening(with_kernels=True)]
+    monkeypatch.setattr(trial_opening, "_SECONDS", 0.5)
+    assert trial_opening.try_to_open([opens, held]) == [Opening(with_kernels=True), None]
     folder = TrialRequest(outline=None, file="holds up", on_cpu=True, writing={})
-    assert trial_opening.try_to_open([folder, requests[0]]) == [
+    assert trial_opening.try_to_open([folder, opens]) == [
         Opening(refusal="opening it takes more than 0.5 s"),
         Opening(with_kernels=True),
     ]
