@@ -42,12 +42,13 @@ def growth(memory: MemoryWatch, shapes: int) -> dict[str, float]:
 def excess(forecast: MemoryForecast | None, before: int, taken: int) -> dict[str, float]:
     """Return how much a job has taken and was to take, if that is much less; an estimate may be wrong by half.
 
-    If its process had taken as much `before`, as for an earlier job, nobody knows what is the job's.
+    What its process had `before` beside libraries and the job's weights, as for other models, is not the job's.
     """
-    if forecast is None or (not forecast.measured and forecast.unknown is not None) or before >= forecast.total:
+    if forecast is None or (not forecast.measured and forecast.unknown is not None):
         return {}
+    own = taken - max(before - forecast.least, 0)
     most = forecast.total if forecast.measured else forecast.total / ESTIMATED
-    return {"taken_bytes": taken, "forecast_bytes": forecast.total} if taken > most * _MORE + _SLACK else {}
+    return {"taken_bytes": own, "forecast_bytes": forecast.total} if own > most * _MORE + _SLACK else {}
 
 
 def larger(one: Mapping[str, float], other: Mapping[str, float]) -> Mapping[str, float]:

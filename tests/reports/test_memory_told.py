@@ -48,7 +48,9 @@ def test_nothing_is_told_of_a_job_that_does_not_grow() -> None:
     [
         (100, None, 60, 150, False),  # less than 32 MiB beyond 125
         (100, None, 60, 160, True),
-        (100, None, 110, 160, False),  # there was as much before
+        (100, None, 110, 160, False),  # of which 10 are others'
+        (500, None, 490, 1000, False),  # as of another model, which is open too
+        (500, None, 490, 1060, True),
         (None, None, 60, 230, False),  # an estimate may be wrong by half
         (None, None, 60, 290, True),
         (None, "activations", 60, 2000, False),  # nobody has forecast them
@@ -63,7 +65,8 @@ def test_much_more_than_forecast_is_told(
     texts = told({EXCESS: excess(forecast, before * MIB, taken * MIB)})
     assert bool(texts) == said
     if said:
-        assert texts[0].startswith(f"it took {taken} MiB of memory, and 100 MiB were forecast")
+        own = taken - max(before - 100, 0)
+        assert texts[0].startswith(f"it took {own} MiB of memory, and {measured or 100} MiB were forecast")
 
 
 def test_of_shards_the_one_that_grows_most_is_told() -> None:
