@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, NoReturn, Protocol, Self
 
 from msgspec import Struct
 
+from ortdeploy.process.held_process import may_be_ended
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import Emit, warnings_to
 from ortdeploy.process.without_pandas import spare_pandas
@@ -52,7 +53,7 @@ _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 CRASHES = frozenset(
     -getattr(signal, name)
-    for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGVTALRM")
+    for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGPROF", "SIGSEGV", "SIGVTALRM")
     if hasattr(signal, name)
 )
 """Exit statuses of processes that native code has ended, or held too long; SIGKILL is the system's, for memory."""
@@ -254,6 +255,8 @@ def how_it_ended(code: int) -> str:
     """Say in words how a child ended too early, from its exit status."""
     if code and code == -getattr(signal, "SIGVTALRM", 0):
         return "was ended, because a library held it for longer than run_timeout or progress_timeout"
+    if code and code == -getattr(signal, "SIGPROF", 0):
+        return "was ended, because the tokenizer came to no end over a text"
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"was ended with code {code}"
 
 
@@ -315,6 +318,7 @@ def be_child(module: str) -> NoReturn:
 
 
 def _serve(module: str, asked: Asked) -> None:
+    may_be_ended()
     threading.excepthook = lambda failed: _print_traceback(failed.exc_value)
     with warnings_to(lambda *warning: asked.say(warning=warning)):
         child: ChildModule = importlib.import_module(module)

@@ -18,6 +18,7 @@ from io import RawIOBase
 from typing import Any, NoReturn
 
 from ortdeploy.process.child import Answer, die_with_the_parent
+from ortdeploy.process.held_process import may_be_ended
 from ortdeploy.process.held_signals import HeldSignals
 
 _PIECE = 64 * 1024
@@ -72,6 +73,7 @@ def _be_the_fork(messages: Messages, writing: int) -> NoReturn:
     code = 1
     try:
         die_with_the_parent()
+        may_be_ended()
         faulthandler.disable()
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)

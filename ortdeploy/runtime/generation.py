@@ -22,12 +22,19 @@ from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
 from ortdeploy.files.opening import read_text
 from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.plan.steps import OpenSession, PlannedSession
+from ortdeploy.process.held_process import ended_if_endless
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.genai import LEVELS, PROVIDERS
 from ortdeploy.runtime.library import first_line, preload, says_no_memory
 from ortdeploy.tensors.columns import Array
 
 _ERRORS_ONLY = 3
+_READING, _CHARACTERS = 30.0, 1000
+"""Seconds of processor time that a tokenizer may take over a text, and for how many characters a second more."""
+_SEEING = 60.0
+"""Seconds more for each picture of it, and for a recording."""
+_HARD = tuple(f"{one * 40}\t" for one in ("a", "A", "0", " ", "\n", ".", "é", "aA0 ."))
+"""Texts over which patterns that try each way to divide what they match come to no end."""
 CONFIG = "genai_config.json"
 
 
@@ -177,7 +184,8 @@ class GenaiSession:
         try:
             sensed = {"images": library.Images.open_bytes(*pictures)} if pictures else {}
             sensed |= {} if sound is None else {"audios": library.Audios.open_bytes(sound)}
-            tensors = self._processor(prompt, **sensed)
+            with ended_if_endless(_time_for(prompt) + _SEEING * (len(pictures) + (sound is not None))):
+                tensors = self._processor(prompt, **sensed)
             if not pictures:  # of this shape, GenAI gives the model none; else some get a rank that they do not take
                 tensors["pixel_values"] = np.zeros((1, 1, 1), np.float32)
             given = int(tensors["input_ids"].shape()[1])
@@ -234,7 +242,7 @@ class GenaiSession:
         _check_whole(prompt)
         try:
             self._tokenizer.update_options(add_special_tokens=str(framed).lower())
-            found = np.asarray(self._tokenizer.encode(prompt), dtype=np.int32)
+            found = _encoded(self._tokenizer, prompt)
         except Exception as error:
             raise _translated(error) from error
         begins_twice = framed and found[:2].tolist() == [self._tokenizer.bos_token_id] * 2
@@ -370,10 +378,21 @@ def refusal_of(folder: Path, how: Writing, *, senses: bool) -> str | None:
     try:
         model, tokenizer, _ = _opened(folder, senses=senses)
         genai().Generator(model, _params(model, how, 1, 1))
-        tokenizer.encode("text")
+        for text in _HARD:
+            _encoded(tokenizer, text)
     except Exception as error:  # noqa: BLE001  every error of the binding derives from Exception
         return first_line(error).replace(f"{folder}/", "")
     return None
+
+
+def _encoded(tokenizer: Any, text: str) -> Array:
+    """Return the tokens of a text, int32 [tokens]; the library keeps Python's lock meanwhile."""
+    with ended_if_endless(_time_for(text)):
+        return np.asarray(tokenizer.encode(text), dtype=np.int32)
+
+
+def _time_for(text: str) -> float:
+    return _READING + len(text) / _CHARACTERS
 
 
 def _opened(folder: Path, *, senses: bool) -> tuple[Any, Any, Any]:

@@ -69,6 +69,8 @@ def try_to_open(requests: Sequence[TrialRequest]) -> list[Opening | None]:
         elif doing == "outline":
             rest[0] = replace(rest[0], outline=None)
             continue
+        elif signal.Signals(-code).name == "SIGPROF":
+            found.append(Opening(refusal="its tokenizer comes to no end over a short text"))
         else:
             name = signal.Signals(-code).name
             found.append(Opening(refusal=f"opening it ends the process with {name}"))

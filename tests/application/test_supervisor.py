@@ -354,6 +354,12 @@ def test_a_bound_on_runs_needs_a_child(plan: Plan) -> None:
     assert needs_supervision(changed(on_cpu, errors={"run_timeout": 30.0}))
 
 
+def test_a_model_that_writes_needs_a_child(plan: Plan) -> None:
+    on_cpu = tuple(step for step in plan.steps if step.session != "m")
+    writing = tuple(replace(step, generates=True) if isinstance(step, OpenSession) else step for step in on_cpu)
+    assert needs_supervision(replace(plan, steps=writing))
+
+
 def test_what_a_killed_command_left_is_completed_by_the_first_child(plan: Plan, tmp_path: Path) -> None:
     step = next(step for step in plan.steps if isinstance(step, RunJob))
     whole = FinishedJob(job="whole", output="o", path="o", rows=5)

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ from ortdeploy.pipelines.component import Component
 from ortdeploy.pipelines.generate import GenerateSession, groups_of
 from ortdeploy.plan.steps import OpenSession, PlannedSession, RunJob
 from ortdeploy.planning.workflow import plan_manifests
+from ortdeploy.runtime import generation
 from ortdeploy.runtime.generation import GenaiSession, Writing
 from ortdeploy.runtime.library import says_no_memory
 from ortdeploy.sessions.opening import OpenedSession
@@ -238,7 +240,7 @@ def test_log_probabilities_of_beams_are_refused(cli: Cli, folder: Path) -> None:
     ask_for_log_probabilities(folder, "num_beams: 2", "jsonl")
     result = cli("apply", folder / "m.yaml")
     assert result.code == 1
-    assert "texts that 2 beams write" in result.err
+    assert "texts that 2 beams write" in result.words
 
 
 def test_answers_are_columns(cli: Cli, folder: Path) -> None:
@@ -688,6 +690,43 @@ def test_a_version_that_was_kept_is_opened_and_not_what_lies_in_its_place(cli: C
     shutil.copy(folder / "in/a.csv", folder / "in/b.csv")
     refused = cli("apply", folder / "m.yaml", "--last-good")
     assert (refused.code, len(results(folder))) == (1, 2), refused.out
+
+
+def split_by(folder: Path, pattern: str) -> None:
+    """Have the tokenizer divide texts by a pattern first."""
+    path = folder / "models/writer/tokenizer.json"
+    said = json.loads(path.read_text())
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    letters = {**said["pre_tokenizer"], "use_regex": False}
+    path.write_text(json.dumps({**said, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, letters]}}))
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer that ends a process")
+def test_a_row_over_which_the_tokenizer_comes_to_no_end_fails_alone(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "_READING", 0.5)
+    split_by(folder, "(xx+y*)+z")
+    rows = [{"prompt": text} for text in ("the pump leaks", "the pump " + "x" * 80, "valve is hot")]
+    result = apply(cli, folder, rows, more="    errors: {max_failed: 1}\n")
+    assert result.code == 0, result.err
+    assert [row["id"] for row in results(folder)] == ["0", "2"]
+    (failed,) = letters(folder)
+    assert (failed["row"], failed["code"]) == (1, "crashed")
+    assert "the tokenizer came to no end over a text" in failed["message"]
+
+
+@pytest.mark.opens_models
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer that ends a process")
+def test_a_tokenizer_that_comes_to_no_end_is_told_by_the_plan(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "_READING", 0.5)
+    split_by(folder, r"(\w+)+:")
+    result = apply(cli, folder, [{"prompt": "the pump"}])
+    assert result.code == 1
+    assert "refused-model" in result.out
+    assert "its tokenizer comes to no end over a short text" in result.words
 
 
 def test_a_json_schema_that_is_none_is_told_by_the_plan(cli: Cli, folder: Path) -> None:

@@ -33,7 +33,6 @@ from ortdeploy.plan.selection import run_jobs, written_paths
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process import last_words
 from ortdeploy.process.crash_note import crashes_noted_in
-from ortdeploy.process.held_process import may_be_ended
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.providers.catalogue import CPU
@@ -197,8 +196,9 @@ def execute(
 def needs_supervision(plan: Plan) -> bool:
     """Return whether a plan needs a process of its own, on systems where a child can be given pipes.
 
-    It does if it runs anything but ONNX Runtime's own CPU provider; if sessions share an arena, which lives as long as
-    its process; or if a run has a time limit, because a run may only end with its process.
+    It does if it runs anything but ONNX Runtime's own CPU provider; if it writes texts, because the pattern of a
+    stranger's tokenizer may crash, or come to no end; if sessions share an arena, which lives as long as its process;
+    or if a run has a time limit, because a run may only end with its process.
     """
     providers = {
         provider.name
@@ -207,7 +207,9 @@ def needs_supervision(plan: Plan) -> bool:
         for candidate in step.candidates
         for provider in candidate.providers
     }
-    shares = any(isinstance(step, OpenSession) and step.shared_arena is not None for step in plan.steps)
+    shares = any(
+        isinstance(step, OpenSession) and (step.generates or step.shared_arena is not None) for step in plan.steps
+    )
     limited = any(step.errors.run_timeout is not None for step in plan.steps if isinstance(step, RunJob))
     return sys.platform != "win32" and (shares or limited or bool(providers - {CPU}))
 
@@ -293,7 +295,6 @@ def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None
     from ortdeploy.plan.part_table import Shard  # noqa: PLC0415  only in a child
     from ortdeploy.streaming.crashed_runs import decode_crashed_runs  # noqa: PLC0415
 
-    may_be_ended()
     stopped = StopFlag()
     skipped = {
         model: tuple(SkippedSession(session=s, reason=r) for s, r in one) for model, one in request["skipped"].items()
