@@ -19,7 +19,9 @@ _ALWAYS = frozenset({
 })  # fmt: skip
 _AT_THE_END = frozenset({"auth", "authorization", "bearer", "token"})
 _KEYS_OF = frozenset({"access", "account", "api", "auth", "encryption", "private", "secret", "shared", "signing"})
-_OF_TEXT = frozenset({"bos", "cls", "end", "eos", "mask", "pad", "sep", "special", "start", "stop", "unk"})
+_OF_TEXT = frozenset({
+    "bos", "cls", "end", "eos", "mask", "max", "min", "num", "pad", "sep", "special", "start", "stop", "unk",
+})  # fmt: skip
 _LONG_ENOUGH = 6  # characters from which a known secret is looked for in any text: 1234 is also a number of rows
 _SET = "--set"
 

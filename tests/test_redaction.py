@@ -1,5 +1,7 @@
 """Secrets are masked at any depth, and nothing else is."""
 
+import pytest
+
 from ortdeploy.files.urls import MASK
 from ortdeploy.redaction import masked, shown_arguments
 
@@ -13,6 +15,11 @@ def test_values_whose_name_speaks_of_a_secret_are_masked_at_any_depth() -> None:
         "event": "session.opened",
         "options": [{"azure.auth_key": MASK, "device_id": 0, "inner": {"Password": MASK}}],
     }
+
+
+@pytest.mark.parametrize("name", ["max_new_token", "max_token", "min-new-token", "numToken"])
+def test_a_count_of_tokens_is_none_also_if_its_name_lacks_a_letter(name: str) -> None:
+    assert masked(name, 20) == 20
 
 
 def test_nothing_is_made_of_nothing_and_plain_keys_stay() -> None:
