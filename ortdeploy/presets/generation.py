@@ -262,6 +262,10 @@ def _about(files: PresetFiles, preset: PresetSpec, models: Mapping[str, ModelFac
     length = said.get("context_length")
     if type(length) is not int or not 0 < length < 2**31:
         raise FolderError(f"{where}: model.context_length is {length}, which is no length.")
+    if said.get("eos_token_id", []) == []:
+        why = "so its texts would end at no token, or at the one that fills rows up"
+        how = "Write the id of the token by which the model ends, which tokenizer_config.json names as eos_token"
+        raise FolderError(f"{where} has no model.eos_token_id, {why}. {how}.")
     search = {key: value for key, value in search.items() if key in _GREEDY}
     for key, value in search.items():
         kind = type(_GREEDY[key])

@@ -692,6 +692,28 @@ def test_a_version_that_was_kept_is_opened_and_not_what_lies_in_its_place(cli: C
     assert (refused.code, len(results(folder))) == (1, 2), refused.out
 
 
+@pytest.mark.parametrize("ends", [None, []])
+def test_a_config_that_does_not_say_which_token_ends_a_text_is_told_by_the_plan(
+    cli: Cli, folder: Path, ends: list[int] | None
+) -> None:
+    """GenAI takes the token that fills rows up for it, so texts would go on until their room is full."""
+    config_with(folder, eos_token_id=ends)
+    write_rows(folder, [{"prompt": "the pump"}])
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "max_new_tokens: 9"))
+    result = cli("plan", folder / "m.yaml")
+    assert result.code == 1
+    assert "unusable-preset" in result.out
+    assert "has no model.eos_token_id" in result.words
+
+
+def test_each_of_several_tokens_may_end_a_text(cli: Cli, folder: Path) -> None:
+    ends = json.loads((folder / "models/writer/tokenizer.json").read_text())["model"]["vocab"]['",Ġ"fault":Ġ"']
+    config_with(folder, eos_token_id=[1, ends])
+    assert apply(cli, folder, [{"prompt": "the pump leaks"}]).code == 0
+    (row,) = results(folder)
+    assert (row["text"], row["finish_reason"]) == ('{"part": "pump', "end")
+
+
 def split_by(folder: Path, pattern: str) -> None:
     """Have the tokenizer divide texts by a pattern first."""
     path = folder / "models/writer/tokenizer.json"
