@@ -374,13 +374,15 @@ class _Text:
 
 
 def refusal_of(folder: Path, how: Writing, *, senses: bool) -> str | None:
-    """Return why GenAI does not open a folder, or writes no text so; None if it does."""
+    """Return why GenAI does not open a folder, or writes no text so; None if it does. Raises OutOfMemoryError."""
     try:
         model, tokenizer, _ = _opened(folder, senses=senses)
         genai().Generator(model, _params(model, how, 1, 1))
         for text in _HARD:
             _encoded(tokenizer, text)
-    except Exception as error:  # noqa: BLE001  every error of the binding derives from Exception
+    except Exception as error:  # every error of the binding derives from Exception
+        if says_no_memory(error):
+            raise OutOfMemoryError(first_line(error)) from error
         return first_line(error).replace(f"{folder}/", "")
     return None
 

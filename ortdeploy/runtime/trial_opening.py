@@ -17,12 +17,19 @@ from typing import Any
 from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
+from ortdeploy.diagnostics import OutOfMemoryError
 from ortdeploy.facts.preflight import Opening
 from ortdeploy.files.opening import regular_path
 from ortdeploy.process.child import CRASHES, Asked, ask
+from ortdeploy.process.cores import core_count
 from ortdeploy.process.fork import ask_fork, can_fork
+from ortdeploy.process.memory import held_memory
+from ortdeploy.process.memory_limit import MemoryBound
 
 _SECONDS, _LATE = 120, 1000
+_MOST_BYTES = 2 * 2**30
+"""Memory that GenAI may take beside the weights, which are not there: a json_schema may take any amount."""
+_THREADS_A_CORE = 4
 _ORIGIN = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Load model from .* failed:)?(?:Fatal error: )?")
 _KEPT_OUT = {
     "enable_profiling", "graph_optimization_level", "optimized_model_filepath", "profile_file_prefix"
@@ -69,13 +76,21 @@ def try_to_open(requests: Sequence[TrialRequest]) -> list[Opening | None]:
         elif doing == "outline":
             rest[0] = replace(rest[0], outline=None)
             continue
-        elif signal.Signals(-code).name == "SIGPROF":
-            found.append(Opening(refusal="its tokenizer comes to no end over a short text"))
         else:
-            name = signal.Signals(-code).name
-            found.append(Opening(refusal=f"opening it ends the process with {name}"))
+            found.append(Opening(refusal=_how_it_crashed(signal.Signals(-code).name, rest[0])))
         rest = rest[1:]
     return found + [None] * len(rest)
+
+
+def _how_it_crashed(name: str, request: TrialRequest) -> str:
+    if name == "SIGPROF":
+        return "its tokenizer comes to no end over a short text"
+    why = f", as it does if {_too_much()}" if name == "SIGABRT" and request.writing is not None else ""
+    return f"opening it ends the process with {name}{why}"
+
+
+def _too_much() -> str:
+    return f"it takes more than {_MOST_BYTES / 2**30:g} GiB of memory beside the weights"
 
 
 def _ask(requests: Sequence[TrialRequest]) -> tuple[list[Opening | None], str | None, int]:
@@ -146,7 +161,11 @@ def _refusal_of_folder(folder: str, writing: Mapping[str, Any]) -> str | None:
     from ortdeploy.runtime.generation import Writing, refusal_of  # noqa: PLC0415  only the child, and only for folders
 
     how = {name: value for name, value in writing.items() if name != "senses"}
-    return refusal_of(Path(folder), convert(how, Writing), senses=writing["senses"])
+    with MemoryBound((held_memory() or 0) + _MOST_BYTES, _THREADS_A_CORE * core_count()):
+        try:
+            return refusal_of(Path(folder), convert(how, Writing), senses=writing["senses"])
+        except OutOfMemoryError:
+            return _too_much()
 
 
 def _refusal(request: TrialRequest, path: str, *, optimize: bool) -> Exception | None:

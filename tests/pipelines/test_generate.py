@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from ortdeploy.pipelines.component import Component
 from ortdeploy.pipelines.generate import GenerateSession, groups_of
 from ortdeploy.plan.steps import OpenSession, PlannedSession, RunJob
 from ortdeploy.planning.workflow import plan_manifests
-from ortdeploy.runtime import generation
+from ortdeploy.runtime import generation, trial_opening
 from ortdeploy.runtime.generation import GenaiSession, Writing
 from ortdeploy.runtime.library import says_no_memory
 from ortdeploy.sessions.opening import OpenedSession
@@ -757,6 +758,21 @@ def test_a_json_schema_that_is_none_is_told_by_the_plan(cli: Cli, folder: Path) 
     assert "refused-model" in result.out
     assert "nonsense" in result.words
     assert not results(folder)
+
+
+@pytest.mark.opens_models
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds what a process allocates")
+def test_a_json_schema_that_takes_more_memory_than_there_should_be_is_told_by_the_plan(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_opening, "_MOST_BYTES", 2 * 2**20)
+    monkeypatch.setattr(trial_opening, "_THREADS_A_CORE", 0)
+    write_rows(folder, [{"prompt": "it leaks"}])
+    schema = f"json_schema: {{enum: [{'a' * 100_000}]}}"  # some 5 MiB
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", schema))
+    result = cli("plan", folder / "m.yaml")
+    assert result.code == 1
+    assert "it takes more than 0.00195312 GiB of memory beside the weights" in result.words
 
 
 def split(folder: Path) -> None:
