@@ -71,7 +71,10 @@ class Refused(Struct, frozen=True, kw_only=True):
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """A job: its rows, when the last of them was written, and the input files that wait; None: not known."""
+    """A job: its rows, when the last of them was written, and the input files that wait; None: not known.
+
+    `memory_growth` are the bytes by which memory grew with 1,000 rows of its last run; 0 if it did not grow steadily.
+    """
 
     name: str
     status: str
@@ -83,6 +86,7 @@ class Job(Struct, frozen=True, kw_only=True):
     waiting: int | None = None
     oldest_waiting: str | None = None
     damaged_parts: int = 0
+    memory_growth: int = 0
 
 
 class Versions(Struct, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ HELP = {
     "ortdeploy_deployment_job_waiting_files": "Input files of the job that wait to be run.",
     "ortdeploy_deployment_job_oldest_waiting_timestamp_seconds": "When the oldest of them came.",
     "ortdeploy_deployment_job_damaged_parts": "Parts of the job that are not as they were written.",
+    "ortdeploy_deployment_job_memory_growth_bytes": "Bytes by which memory grew with 1,000 rows, if it grew steadily.",
 }
 """All metrics, each of which is a gauge, with what it is."""
 _DOWN = frozenset({"failed", "interrupted", "stopped"})
@@ -91,3 +92,4 @@ def _metrics_of_jobs(said: Document) -> Iterator[tuple[str, dict[str, str], floa
             if moment is not None:
                 yield f"ortdeploy_deployment_job_{name}_timestamp_seconds", own, seconds_of(moment)
         yield "ortdeploy_deployment_job_damaged_parts", own, job.damaged_parts
+        yield "ortdeploy_deployment_job_memory_growth_bytes", own, job.memory_growth

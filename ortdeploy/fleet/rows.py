@@ -122,7 +122,7 @@ def _check(document: Document) -> None:
     """Raise ValueError if a time is none, a number is none that counts, or the document has another format."""
     if document.format_version != FORMAT_VERSION:
         raise ValueError
-    counted = ("committed", "failed", "skipped", "left", "waiting", "damaged_parts")
+    counted = ("committed", "failed", "skipped", "left", "waiting", "damaged_parts", "memory_growth")
     facts = [value for value in document.profile.facts.values() if isinstance(value, int)]
     own_numbers = (*facts, document.version.number or 0, document.sequence)
     numbers = [getattr(job, name) or 0 for job in document.jobs for name in counted]

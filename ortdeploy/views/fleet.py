@@ -10,6 +10,8 @@ from ortdeploy.fleet.document import Document
 from ortdeploy.fleet.rows import BAD, Row
 from ortdeploy.state.looks import moment_of
 from ortdeploy.terminal_text import printable, safe, shortened
+from ortdeploy.terminal_text import printable, safe
+from ortdeploy.units import format_size
 from ortdeploy.views.table import Cell, Column, render_columns
 from ortdeploy.views.text import GREEN, RED, YELLOW, painter, wrapped
 
@@ -50,6 +52,8 @@ def _complaints(row: Row) -> list[tuple[str, str]]:
     name = row.device if row.document is None else f"{row.device}, {row.document.deployment}"
     damaged = sum(job.damaged_parts for job in row.document.jobs) if row.document else 0
     more = [f"{damaged} damaged part{'' if damaged == 1 else 's'}"] if damaged else []
+    growing = (job for job in (row.document.jobs if row.document else ()) if job.memory_growth)
+    more += [f"memory of job {job.name} grows by {format_size(job.memory_growth)} per 1,000 rows" for job in growing]
     return [(printable(shortened(name, _LONGEST)), printable(shortened(why, _WHY))) for why in (*row.why, *more)]
 
 

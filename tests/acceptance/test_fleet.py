@@ -106,11 +106,13 @@ def test_wrong_usage_is_told(inbox: Path, cli: Cli) -> None:
     assert cli("fleet", inbox, "--wanted", "b" * 40, "--older", "2d", "--format", "json").json["counts"]["behind"] == 2
 
 
-def test_a_damaged_part_is_told(inbox: Path, cli: Cli) -> None:
+def test_damaged_parts_and_memory_that_grows_are_told(inbox: Path, cli: Cli) -> None:
     now = time.time()
-    jobs = (replace(CURRENT.jobs[0], damaged_parts=2),)
+    jobs = (replace(CURRENT.jobs[0], damaged_parts=2, memory_growth=2**20),)
     collected(inbox, "c", jobs=jobs, last_look=moment_of(now), next_look=None, changed=now)
-    assert "c, demo: 2 damaged parts" in cli("fleet", inbox).words
+    told = cli("fleet", inbox).words
+    assert "c, demo: 2 damaged parts" in told
+    assert f"c, demo: memory of job {jobs[0].name} grows by 1.0 MiB per 1,000 rows" in told
 
 
 def test_what_an_apply_writes_is_a_row(deployment: Path, cli: Cli) -> None:

@@ -5,12 +5,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from conftest import MANIFEST, REPOSITORY, Cli
 from support.web import running
+
+from ortdeploy.cli.output import on_end
+from ortdeploy.results.results import JobResult, Status
 
 NEVER = """
     pause: {below: {free_disk: 1000000GiB}}
@@ -18,8 +22,8 @@ NEVER = """
 NOTE = "import sys; open('told', 'ab').write(sys.stdin.buffer.read() + b'\\n')"
 
 
-def write(folder: Path, on_end: dict[str, Any], more: str = "") -> None:
-    (folder / "m.yaml").write_text(f"{MANIFEST}{more}on_end: {json.dumps(on_end)}\n")
+def write(folder: Path, calls: dict[str, Any], more: str = "") -> None:
+    (folder / "m.yaml").write_text(f"{MANIFEST}{more}on_end: {json.dumps(calls)}\n")
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
@@ -56,6 +60,13 @@ def test_a_command_gets_a_failed_job_with_its_report(here: Path, cli: Cli) -> No
     assert json.loads(Path(job["report"]).read_text())["reason"] == job["reason"]
     assert cli("retry", "m.yaml", "--job", "run").code in {0, 1}
     assert len(told(here)) == 1
+
+
+def test_memory_that_grew_is_told() -> None:
+    result = JobResult(job="run", status=Status.DONE, output="out", memory=("memory grows by 1.0 MiB per 1,000 rows",))
+    spec, plan = SimpleNamespace(name="demo", path="m.yaml"), SimpleNamespace(steps=(), finished=(), folder="gone")
+    message = on_end.message(cast("Any", spec), "ran", (), [(cast("Any", plan), [result])])
+    assert message["jobs"][0]["memory"] == ["memory grows by 1.0 MiB per 1,000 rows"]
 
 
 def test_a_command_gets_the_environment_that_the_user_has(here: Path) -> None:

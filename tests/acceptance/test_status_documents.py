@@ -1,6 +1,7 @@
 """What a device says of itself: a status document for each deployment, and the same as metrics."""
 
 import json
+import sqlite3
 import sys
 import threading
 from pathlib import Path
@@ -20,6 +21,7 @@ from ortdeploy.fleet import this_device
 from ortdeploy.fleet.document import FORMAT_VERSION, Document, seconds_of
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.planning.remembered import nothing_to_do
+from ortdeploy.process.leaks import GROWTH
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.runtime.session import OrtSession
 from ortdeploy.schemas import load_schema
@@ -300,6 +302,20 @@ def test_what_cannot_be_written_keeps_no_apply_from_its_work(deployment: Path, c
         done = cli("apply", deployment / "m.yaml", "--metrics", deployment / "gone", "--log-format", "json")
         assert done.code == 0
         assert "status.not_written" in done.err
+
+
+def test_memory_that_grew_is_told(deployment: Path, cli: Cli) -> None:
+    assert cli("apply", deployment / "m.yaml").code == 0
+    assert said(deployment)["jobs"][0]["memory_growth"] == 0
+    with sqlite3.connect(deployment / ".ortdeploy/state.db") as ledger:
+        (text,) = ledger.execute("SELECT statistics FROM outputs").fetchone()
+        statistics = {**json.loads(text), GROWTH: {"bytes_per_1000_rows": 2048}}
+        ledger.execute("UPDATE outputs SET statistics = ?", [json.dumps(statistics)])
+    ledger.close()
+    assert cli("apply", deployment / "m.yaml", "--metrics", deployment).code == 0
+    assert said(deployment)["jobs"][0]["memory_growth"] == 2048
+    (metrics,) = deployment.glob("*.prom")
+    assert 'job_memory_growth_bytes{deployment="demo",' in metrics.read_text()
 
 
 def test_damaged_parts_are_counted(deployment: Path, cli: Cli) -> None:

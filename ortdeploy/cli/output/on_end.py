@@ -57,8 +57,8 @@ def message(
 
 def _job(plan: Plan, result: JobResult) -> dict[str, Any]:
     counts = {name: getattr(result, name) for name in ("committed", "failed", "skipped", "kept", "seconds", "reason")}
-    report = _report_of(plan, result.job)
-    return {"job": result.job, "status": result.status, "output": result.output, **counts, "report": report}
+    more = {**counts, "memory": list(result.memory), "report": _report_of(plan, result.job)}
+    return {"job": result.job, "status": result.status, "output": result.output, **more}
 
 
 def _report_of(plan: Plan, job: str) -> str | None:

@@ -52,6 +52,7 @@ from ortdeploy.plan.selection import output_paths, run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedFiles, RunJob
 from ortdeploy.planning.devices.kept_choices import last_choice
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.process.leaks import GROWTH
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.state.looks import FOLDER, MOST_BYTES, key_of, moment_of, replace_file, times_of, touch
@@ -392,6 +393,7 @@ def _job(place: _Place, ledger: Ledger | None, outcome: Outcome, digest: Callabl
         waiting=None if waiting is None else len(waiting),
         oldest_waiting=moment_of(min(waiting) / 1e9) if waiting else None,
         damaged_parts=len({file for file, _ in damaged}),
+        memory_growth=int(record.statistics.get(GROWTH, {}).get("bytes_per_1000_rows", 0)) if record else 0,
     )
 
 
