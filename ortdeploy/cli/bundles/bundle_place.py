@@ -127,7 +127,7 @@ class Place:
         sys.stderr.write(
             safe(
                 f"ortdeploy: {self.root} belongs to {name}, and this is root, whose files {name} cannot read. "
-                f"If {name} is to run them: runuser -u {name} -- ortdeploy {self.arguments.command} …\n"
+                f"If {name} is to run them: su -s /bin/sh {name} -c 'ortdeploy {self.arguments.command} …'\n"
             )
         )
 
