@@ -93,6 +93,8 @@ class Expected:
         self._then: dict[str, Any] = {}
         if self._said:
             self.kept.setdefault("since", step.input.first_row)
+        else:
+            self.kept.pop("missed", None)  # of a run before, when something was expected
 
     def __bool__(self) -> bool:
         """Whether anything is expected."""

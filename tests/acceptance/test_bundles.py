@@ -906,6 +906,26 @@ def test_a_part_names_the_bundle_that_it_was_made_from(upgraded: tuple[World, Pa
     assert [report["provenance"][part["provenance"]]["bundle"] for part in report["parts"]] == ids
 
 
+def test_a_version_whose_rows_are_not_as_expected_goes_back_by_itself(
+    world: World, shell_program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{shell_program}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    expect = "    expect: {word: {share: {left: '>= 10%'}}}\n"
+    back = json.dumps({"command": ["ortdeploy", "rollback", "@demo", "--root", str(world.device)], "when": ["failed"]})
+    world.write(f"{MANIFEST}{expect}on_end: {back}\n")
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    (world.home / "labels.txt").write_text("links\nrechts\n")
+    new = world.bundle(2)
+    world.put("b", 0)
+    failed = world.run("apply", "--last-good", new)
+    assert (failed.code, world.version, world.words()) == (1, 1, ["left", "left"]), failed.err
+    assert world.run("apply", "--last-good", new).code == 0  # as watch does
+    assert (world.version, world.words()) == (1, ["left"] * 4)
+    assert "not as expected" not in world.run("status", "@demo").words
+
+
 def test_a_rollback_leaves_out_what_never_ran(world: World) -> None:
     world.put("a", 0)
     for number, command in ((1, "apply"), (2, "plan"), (3, "apply")):

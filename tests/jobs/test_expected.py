@@ -210,6 +210,15 @@ def test_a_warning_ends_nothing_and_the_report_has_it(tmp_path: Path, cli: Cli) 
     assert "the mean is 19" in cli("status", path).words
 
 
+def test_a_run_of_which_nothing_is_expected_tells_nothing_of_the_one_before(tmp_path: Path, cli: Cli) -> None:
+    path = deploy(tmp_path, "{y: {mean: [0, 1]}}")
+    assert cli("apply", path).code == 1
+    assert "the mean is 19" in cli("status", path).words
+    path.write_text(path.read_text().partition("    expect:")[0])  # as a version that was gone back to
+    assert cli("apply", path).code == 0
+    assert "the mean" not in cli("status", path).words
+
+
 def test_each_run_is_compared_by_its_own_rows(tmp_path: Path, cli: Cli) -> None:
     path = deploy(tmp_path, '{y: {mean: [19, 19]}, rows: {change: "<= 50%"}}')
     assert cli("apply", path).code == 0
