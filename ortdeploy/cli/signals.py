@@ -69,6 +69,7 @@ def ending_what_began() -> Iterator[None]:
     finally:
         for number, action in before.items():
             signal.signal(number, action)
+        last_words.have_requests_told()
         if came:
             signal.raise_signal(came[0])
 
