@@ -57,8 +57,9 @@ def relative(path: Path | str, folder: Path | str) -> str:
 
 
 def names_bundle(path: str) -> bool:
-    """Return whether a path on a command line is a bundle, or `@NAME` of an installed one."""
-    return path.startswith("@") or path.endswith(".tar") or os.path.lexists(os.path.join(path, "oci-layout"))  # noqa: PTH118
+    """Return whether a path on a command line is a bundle, also a folder that was not copied whole, or an `@NAME`."""
+    own = (os.path.join(path, name) for name in ("oci-layout", "blobs/sha256"))  # noqa: PTH118  text
+    return path.startswith("@") or path.endswith(".tar") or any(map(os.path.lexists, own))
 
 
 def is_there(path: Path | str) -> bool:

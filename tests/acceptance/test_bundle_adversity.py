@@ -425,6 +425,11 @@ def test_a_layout_is_taken_from_within_and_an_empty_one_is_none(world: World, mo
     assert world.cli("bundle", world.home / "m.yaml", "-o", made).code == 0
     world.put("a", 0)
     monkeypatch.chdir(made)
+    for name in ("index.json", "oci-layout"):  # to which a copy has not come
+        (made / name).rename(made.with_name(name))
+    assert ". is no bundle: there is no index.json" in world.run("apply", ".").err
+    for name in ("index.json", "oci-layout"):
+        made.with_name(name).rename(made / name)
     done = world.run("apply", ".")
     assert (done.code, world.version) == (0, 1), done.err
     (made / "x.tar").mkdir()
