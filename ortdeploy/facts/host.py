@@ -41,8 +41,8 @@ class MachineFacts(Struct, frozen=True, kw_only=True):
     """A machine: what this process may use of it, and the processor features that kernels care about.
 
     `total_memory_bytes` and `online_cores` are the system's, whatever this process may use of them.
-    `sensors` are those that can be read: temperature, battery; None: not known. `gpu_memory_bytes` is told by device
-    files alone: here, sessions are opened.
+    `sensors` are those that can be read: temperature, battery; None: not known. `gpu_memory_bytes` is that of
+    device files, None of this machine, where plans open sessions.
     """
 
     system: str

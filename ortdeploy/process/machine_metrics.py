@@ -58,6 +58,9 @@ class Devices(Protocol):
     def meters(self) -> list[Meter]:
         """Return the energy counters of the devices."""
 
+    def memory(self) -> int | None:
+        """Return the memory in bytes of the device that has least of it; None if that is not told."""
+
     def now(self) -> Mapping[str, Mapping[str, float]]:
         """Return for each device, if it reports them: its memory in use, this process's memory, and its temperature."""
 
@@ -155,6 +158,11 @@ class _Nvidia:
 
     def _energy(self, handle: Any) -> Callable[[], int | None]:
         return lambda: self._asked(lambda: int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle)))
+
+    def memory(self) -> int | None:
+        """Return the memory in bytes of the device that has least of it; None if that is not told."""
+        nvml, handles = self._nvml, self._handles.values()
+        return self._asked(lambda: min(int(nvml.nvmlDeviceGetMemoryInfo(one).total) for one in handles))
 
     def now(self) -> Mapping[str, Mapping[str, float]]:
         """Return for each device, if it reports them: its memory in use, this process's memory, and its temperature."""

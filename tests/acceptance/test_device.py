@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,10 @@ def test_the_page_of_boards_names_every_shipped_device() -> None:
     assert sorted(named) == [one.stem for one in DEVICES]
 
 
-def test_what_is_captured_reads_back_as_the_same_facts(cli: Cli, tmp_path: Path) -> None:
+def test_what_is_captured_reads_back_as_the_same_facts(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
     path = tmp_path / "here.yaml"
     assert cli("device", "--name", "here: now", "-o", path).code == 0
     facts, problems = load_device(str(path))
@@ -49,6 +53,7 @@ def test_what_is_captured_reads_back_as_the_same_facts(cli: Cli, tmp_path: Path)
     here = probe_runtime({})
     assert facts is not None
     assert facts.machine == probe_machine()
+    assert "  gpu_memory_bytes: null\n" in path.read_text()  # without NVML
     assert (facts.runtime.version, facts.runtime.available_providers, facts.runtime.max_opsets) == (
         here.version,
         here.available_providers,

@@ -76,7 +76,7 @@ class Card:
         nvml.nvmlDeviceGetCount = lambda: 1
         nvml.nvmlDeviceGetHandleByIndex = lambda index: index
         nvml.nvmlDeviceGetName = lambda _: "Card"
-        nvml.nvmlDeviceGetMemoryInfo = lambda _: SimpleNamespace(used=self.used)
+        nvml.nvmlDeviceGetMemoryInfo = lambda _: SimpleNamespace(used=self.used, total=1_000)
         nvml.nvmlDeviceGetTemperature = lambda *_: self.celsius
         nvml.nvmlDeviceGetTotalEnergyConsumption = lambda _: self.counted()
         own = SimpleNamespace(pid=self.pid, usedGpuMemory=60)
@@ -109,6 +109,8 @@ def test_devices_tell_their_highest_memory_and_temperature(tmp_path: Path, card:
 
 
 def test_what_a_device_does_not_tell_is_left_out(tmp_path: Path, card: Card) -> None:
+    assert (devices := nvidia_devices()) is not None
+    assert devices.memory() == 1_000
     card.energy = -1
     gauges = Gauges(nvidia_devices(), tmp_path)
     assert gauges.plain()["energy_joules"] == {}

@@ -58,6 +58,7 @@ def dump_device(
         "memory_bytes": machine.memory_bytes,
         "total_memory_bytes": machine.total_memory_bytes,
         "online_cores": machine.online_cores,
+        "gpu_memory_bytes": machine.gpu_memory_bytes,
         "cpu_flags": list(machine.cpu_flags),
         "sensors": None if machine.sensors is None else sorted(machine.sensors),
     }
