@@ -127,6 +127,10 @@ class LockedError(OrtdeployError):
         self.output = output
 
 
+class OvertakenError(OrtdeployError):
+    """Input files have changed or gone since the plan was made: another plan reads what is there."""
+
+
 class RefusedError(OrtdeployError):
     """Something was refused here, and doing it again would not change that: a scheduler need not try again."""
 

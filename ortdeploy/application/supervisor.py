@@ -238,5 +238,6 @@ def _describe(attempt: _Attempt) -> str:
 
 def result_message(result: JobResult) -> dict[str, Any]:
     """Return a job's result as the message that `Supervisor` reads."""
-    fields = ("job", "status", "output", "committed", "failed", "skipped", "seconds", "reason", "stuck", "refused")
+    counts = ("committed", "failed", "skipped", "seconds")
+    fields = ("job", "status", "output", *counts, "reason", "stuck", "refused", "overtaken")
     return {"kind": "result", "result": {name: getattr(result, name) for name in fields}}

@@ -4,7 +4,14 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError, RefusedError, StoppedError, failure_at
+from ortdeploy.diagnostics import (
+    OrtdeployError,
+    OvertakenError,
+    ProviderFailedError,
+    RefusedError,
+    StoppedError,
+    failure_at,
+)
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.process.native_output import appended_reason
@@ -19,6 +26,7 @@ class Ending(Struct, frozen=True, kw_only=True):
     """How a job ended, and why. `provider_failed`: another session of its model may continue.
 
     `stuck` are the rows of a run that only the end of this process can end. `refused`: running again changes nothing.
+    `overtaken`: input files have changed or gone, and another plan reads what is there.
     """
 
     status: Status
@@ -26,6 +34,7 @@ class Ending(Struct, frozen=True, kw_only=True):
     provider_failed: bool = False
     stuck: tuple[int, ...] = ()
     refused: bool = False
+    overtaken: bool = False
 
 
 def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Status]) -> Ending:
@@ -54,7 +63,8 @@ def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Statu
         doubt = "" if error.since is None else f". Rows from {error.since} on that are made already may be wrong"
         return Ending(status=Status.FAILED, reason=f"{error}{doubt}")
     except OrtdeployError as error:
-        return Ending(status=Status.FAILED, reason=str(error), refused=isinstance(error, RefusedError))
+        refused, overtaken = isinstance(error, RefusedError), isinstance(error, OvertakenError)
+        return Ending(status=Status.FAILED, reason=str(error), refused=refused, overtaken=overtaken)
     finally:
         memory.end()
         context.observer.job_ended()

@@ -112,6 +112,7 @@ def recorded_result(step: RunJob, record: OutputRecord | None, ending: Ending) -
         reason=ending.reason,
         provider_failed=ending.provider_failed,
         stuck=ending.stuck,
+        overtaken=ending.overtaken,
     )
 
 

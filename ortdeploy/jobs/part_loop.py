@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.facts.contents import FileContents
 from ortdeploy.facts.data import FileStates
@@ -35,11 +35,15 @@ from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.streaming.block_sizes import part_border
 from ortdeploy.streaming.member import Finished
+from ortdeploy.streaming.stall_watch import StuckRunError
 from ortdeploy.units import format_size
 
 SECONDS_BETWEEN_REPORTS = 5.0
 """Seconds between two reports of a running job, at least; a report follows a commit."""
 
+
+_ENDS_BY_ITSELF = (MemoryError, ProviderFailedError, StoppedError, StuckRunError)
+"""What ends a job whatever its input files hold."""
 
 _CARRIED_AWAY = (
     "{} was carried away, or renamed, while the job ran. If the output is removable, committed rows stay committed, "
@@ -92,11 +96,17 @@ class PartLoop:
                 raise self._doubted(error) from error
             if isinstance(error, FileNotFoundError) and not self._context.output.folder.exists():
                 raise OrtdeployError(_CARRIED_AWAY.format(self._step.output.shown)) from error
+            if not isinstance(error, _ENDS_BY_ITSELF):
+                self._check_rest()  # as it does if a file is not there, or holds something else
             raise
+        self._check_rest()
+        self._check_sum()
+
+    def _check_rest(self) -> None:
+        """Raise OvertakenError if a file that is in no part of this run is not as planned."""
         self._blocks.vouched.pass_over_rest()
         self._rest = self._blocks.vouched.new_others()
         check_inputs(self._step, self._context.plan.folder, only=self._rest)
-        self._check_sum()
 
     def contents_of_rest(self) -> FileContents:
         """Return what files hold that have no rows in a part of this run."""

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Protocol
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, OvertakenError
 from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.digests import file_digest
@@ -119,20 +119,21 @@ def states_of(files: Sequence[FileState], paths: AbstractSet[str]) -> list[FileS
 def check_inputs(
     step: RunJob, folder: str, guard: PathGuard | None = None, only: Sequence[FileState] | None = None
 ) -> None:
-    """Raise OrtdeployError if an input file is gone, has changed since the plan, or is outside of a guard.
+    """Raise OvertakenError if an input file is gone or has changed since the plan, OrtdeployError if it cannot be read.
 
-    `only`: the files to look at, if not all of the job's.
+    Raises PathEscapesError if one is outside of a guard. `only`: the files to look at, if not all of the job's.
     """
     files = step.input.files if only is None else only
     try:
         changed = find_changed(files, folder, step.input.patterns, guard)
     except OrtdeployError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            raise OrtdeployError(f"{error}. It was there when the plan was made. {_AGAIN}") from error
+            raise OvertakenError(f"{error}. It was there when the plan was made. {_AGAIN}") from error
         raise
     if changed is not None and step.input.upstream is not None:
         _check_delivered(step, folder)
     elif changed is not None:
-        raise OrtdeployError(
-            f"{changed} is not what it was when the plan was made: it changed while it was read. {_AGAIN}"
+        raise OvertakenError(
+            f"{changed} is not what it was when the plan was made: it changed while it was read. {_AGAIN}. "
+            "If somebody still writes it, stable_for: 5s under input: leaves it for a later run"
         )

@@ -25,9 +25,10 @@ class JobResult(Struct, frozen=True, kw_only=True):
     `kept` rows are through of the part at which the job ended, and the next run goes on behind them; how many of
     these have failed is in `failed`. `dropped` names the sessions, each with its instance, whose provider failed while
     others went on. `stuck` are the rows of a run that nothing but the end of its process can end. `refused`: the job
-    cannot run here, and running it again changes nothing. `shares` say which worker made what, if several did.
-    `ran` are the rows of this run, if earlier ones have committed rows too; else 0. `memory` is what is told of memory
-    that grew with its rows, or exceeded the forecast.
+    cannot run here, and running it again changes nothing. `overtaken`: input files have changed or gone since its plan
+    was made, and another plan reads what is there. `shares` say which worker made what, if several did. `ran` are the
+    rows of this run, if earlier ones have committed rows too; else 0. `memory` is what is told of memory that grew with
+    its rows, or exceeded the forecast.
     """
 
     job: str
@@ -44,6 +45,7 @@ class JobResult(Struct, frozen=True, kw_only=True):
     dropped: tuple[str, ...] = ()
     stuck: tuple[int, ...] = ()
     refused: bool = False
+    overtaken: bool = False
     shares: "Shares | None" = None
     memory: tuple[str, ...] = ()
 

@@ -27,6 +27,7 @@ from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.compact_list import CompactListWriter, Names
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import PathEscapesError, PathGuard
+from ortdeploy.files.listing import as_name, has_magic, in_full
 from ortdeploy.files.memory_budget import RoomError
 from ortdeploy.files.names import is_folder, is_there
 from ortdeploy.files.path_suggestions import advice_on_path
@@ -67,6 +68,9 @@ def probe_input(
         return InputFacts(problem=Problem(kind="unreadable", detail=f"{error}."))
     if not files:
         return _without_files(declared, known, later, unsettled, progress)
+    missing = _missing_names(declared, known) if policy.on_empty == "fail" else []
+    if missing:
+        return InputFacts(problem=Problem(kind="unmatched", detail=_unmatched(folder, missing)))
     some = one_of_each_suffix(files)
     name, problem = (declared.format, None) if declared.format else format_of_files(some, files, folder)
     if name is None:
@@ -300,16 +304,18 @@ _Now = tuple[Sequence[str], FileStates, frozenset[str], frozenset[str]]
 
 
 def _files_for_now(declared: DeclaredInput, state_dir: Path | None, known: Sequence[KnownFile]) -> _Now:
-    """Return the files of an input and their states; links to files that are gone may go like these.
+    """Return the files of an input and their states, without those that have gone since they were listed.
 
-    Raises OrtdeployError, and PathEscapesError if a file is outside of the manifest's tree.
+    Links to files that are gone may go like these. Raises OrtdeployError, and PathEscapesError if a file is outside of
+    the manifest's tree.
     """
     found = list_files(declared.folder, declared.patterns)
     try:
         return _as_they_are(declared, state_dir, found)
     except OrtdeployError:
         done = {cells[0] for cells in KnownFiles.of(known).cells() if cells[3]}
-        left = [path for path in found if not _is_broken_link(path) or shown(path, declared.folder) not in done]
+        there = [path for path in found if is_url(path) or os.path.lexists(path)]
+        left = [path for path in there if not _is_broken_link(path) or shown(path, declared.folder) not in done]
         if len(left) == len(found):
             raise
         return _as_they_are(declared, state_dir, left)
@@ -365,6 +371,17 @@ def _arrived(
         gone=arrivals.gone,
         digest=states_digest(states),
     )
+
+
+def _missing_names(declared: DeclaredInput, known: Sequence[KnownFile]) -> list[str]:
+    """Return the files and folders that are named one by one and not there, unless their rows were run before."""
+    full = {one: in_full(declared.folder, one) for one in declared.patterns if not is_url(one)}
+    missing = [one for one, path in full.items() if not (has_magic(path) or os.path.lexists(as_name(path)))]
+    if not missing or declared.only is not None:
+        return []
+    known_cells = KnownFiles.of(known).cells()
+    done = [full_path(declared.folder, path) for path, _, _, is_done, _, rows in known_cells if is_done or rows > 0]
+    return [one for one in missing if not any(f"{path}/".startswith(f"{as_name(full[one])}/") for path in done)]
 
 
 def _without_files(

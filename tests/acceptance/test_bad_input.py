@@ -401,7 +401,7 @@ def test_an_input_that_vanishes_after_the_plan_is_an_error(
 
     def plan_then_lose(*arguments: object, **options: object) -> object:
         planned = real(*arguments, **options)  # type: ignore[arg-type]  # handed on as it came
-        (deployment / "data.npy").unlink()
+        (deployment / "data.npy").unlink(missing_ok=True)
         return planned
 
     monkeypatch.setattr("ortdeploy.cli.plans.plan_manifests", plan_then_lose)

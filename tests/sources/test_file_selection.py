@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ from ortdeploy.facts.data import (
 from ortdeploy.facts.problems import CHANGED, WAITING
 from ortdeploy.files import compact_list
 from ortdeploy.files.digests import boot_id
-from ortdeploy.sources import file_selection
+from ortdeploy.sources import file_selection, input_probe
+from ortdeploy.sources import files as source_files
 from ortdeploy.sources.file_selection import CLOCK, KIND, Progress, Settling, accounted_for, compare, sort_arrivals
 from ortdeploy.sources.files import UnmountedFolders
 from ortdeploy.sources.input_probe import probe_input
@@ -87,6 +89,42 @@ def test_an_input_that_may_be_empty_is_refused_while_a_part_ends_within_a_file(t
     assert facts([]) == (WAITING, ())
     assert facts([KnownFile(state=state("a.npy"), done=True)]) == (WAITING, ())
     assert facts([underway("a.npy", (0, 2))]) == (CHANGED, ("a.npy",))
+
+
+def test_a_file_that_goes_while_an_input_is_looked_at_costs_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list_files = source_files.list_files
+
+    def list_and_withdraw(*arguments: Any) -> Sequence[str]:
+        found = list_files(*arguments)
+        (tmp_path / "a.npy").unlink()
+        return found
+
+    for name in ("a.npy", "b.npy"):
+        np.save(tmp_path / name, np.zeros((2, 3), dtype=np.float32))
+    monkeypatch.setattr(input_probe, "list_files", list_and_withdraw)
+    found = probe_input(DeclaredInput(folder=str(tmp_path), patterns=("*.npy",)), frozenset())
+    assert ([one.path for one in found.states], found.rows, found.problem) == (["b.npy"], 2, None)
+
+
+@pytest.mark.parametrize("name", ["b.npy", "folder"])
+def test_each_file_and_folder_that_is_named_must_be_there_unless_its_rows_were_run(tmp_path: Path, name: str) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 3), dtype=np.float32))
+    path = name if name == "b.npy" else f"{name}/b.npy"
+    strict = DeclaredInput(folder=str(tmp_path), patterns=("a.npy", name))
+
+    def problem(declared: DeclaredInput, *known: KnownFile) -> str | None:
+        found = probe_input(declared, frozenset(), known=known).problem
+        return None if found is None else found.detail
+
+    told = f"No file matches {name} in {tmp_path}. Paths are relative to the manifest."
+    assert (problem(strict) or "").startswith(told)
+    assert (problem(strict, KnownFile(state=state(path), done=False)) or "").startswith(told)
+    assert problem(strict, KnownFile(state=state(path), done=True)) is None
+    assert problem(strict, KnownFile(state=state(path), done=False, span=(0, 2))) is None
+    assert problem(replace(strict, arrivals=DONE)) is None
+    assert problem(replace(strict, patterns=("a.npy", "b*.npy"))) is None
 
 
 def test_a_file_that_went_is_told_once() -> None:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from ortdeploy.cli.engines import Engine
     from ortdeploy.deployment.resolved import Deployment
     from ortdeploy.plan.part_table import Shard
+_MORE_PLANS = 3
+"""How often an apply plans again because input files change or go while it runs."""
+
 _CODES = {Status.FAILED: EXIT_REJECTED, Status.PAUSED: EXIT_PAUSED}
 
 
@@ -50,6 +53,18 @@ def with_kept_choice(plan: Plan, arguments: argparse.Namespace, since: str, *, r
     except OSError as error:
         raise OrtdeployError(failure_at(state_dir, error)) from error
     return replace(plan, choice=replace(plan.choice, since=since))
+
+
+def with_kept_choices(planned: Planned, arguments: argparse.Namespace) -> Planned:
+    """Keep which profiles are about to run, before anything of them does; return the plans with the times of choices.
+
+    Raises OrtdeployError.
+    """
+
+    def kept(plan: Plan) -> Plan:
+        return with_kept_choice(plan, arguments, now(), runs=not (plan.gates and plan.steps))
+
+    return replace(planned, plans=tuple(map(kept, planned.plans)), stand_ins=tuple(map(kept, planned.stand_ins)))
 
 
 class Ended(Struct, frozen=True, kw_only=True):
@@ -108,7 +123,7 @@ class Runner(Struct, frozen=True, kw_only=True):
         planned = self.planned
         deployments = [*planned.deployments, *[None] * (len(planned.plans) - len(planned.deployments))]
         for plan, deployment in zip(planned.plans, deployments, strict=True):
-            yield from self._apart(plan, partial(self._run_planned, plan, deployment))
+            yield from self._apart(plan, partial(self._run_up_to_date, plan, deployment, _MORE_PLANS))
         for plan in planned.stand_ins:
             yield from self._apart(plan, partial(self._run_stand_in, plan))
 
@@ -123,6 +138,38 @@ class Runner(Struct, frozen=True, kw_only=True):
             raise
         except Exception as error:  # noqa: BLE001  a bug is raised when all plans have run
             yield Ended(plan=plan, error=error)
+
+    def _run_up_to_date(self, plan: Plan, deployment: "Deployment | None", more: int) -> Iterator[Ended]:
+        """Run a plan; if its input files change or go meanwhile, plan again and run that, at most `more` times."""
+        for ended in self._run_planned(plan, deployment):
+            again = self._planned_again(ended) if more else None
+            if again is None:
+                yield ended
+                continue
+            before = {result.job: result for result in ended.results if result.status is Status.DONE}
+            for one in self._run_up_to_date(*again, more - 1):
+                has_nothing = {result.job for result in one.results if result.status is Status.NOTHING_TO_DO}
+                results = (before.get(each.job, each) if each.job in has_nothing else each for each in one.results)
+                yield replace(one, results=tuple(results))
+
+    def _planned_again(self, ended: Ended) -> "tuple[Plan, Deployment | None] | None":
+        """Return another plan of a manifest whose files have overtaken this one; None if there is none, or no need."""
+        overtaken = [result for result in ended.results if result.overtaken]
+        if not overtaken or self.stopped() or self.shard is not None or self.engine is not None:
+            return None
+        from ortdeploy.cli.plans import load_or_plan  # noqa: PLC0415  loaded already, unless the plan was remembered
+
+        arguments = argparse.Namespace(**{**vars(self.arguments), "new_run": False})  # which has begun
+        try:
+            planned = load_or_plan(arguments, in_shards=False)
+        except OrtdeployError:  # which the next apply says
+            return None
+        for plan, deployment in zip(planned.plans, planned.deployments, strict=False):
+            if manifest_of(plan) == manifest_of(ended.plan):
+                for result in overtaken:
+                    log.warning("plan.overtaken", job=result.job, reason=result.reason)
+                return with_kept_choice(plan, arguments, now(), runs=not (plan.gates and plan.steps)), deployment
+        return None
 
     def _run_planned(self, plan: Plan, deployment: "Deployment | None") -> Iterator[Ended]:
         state_dir = state_folder(plan.folder, self.arguments.state_dir, plan.roots)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np  # noqa: F401  here and not deeper: where Python's stack is about to grow, each call maps a new piece
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ortdeploy.cli.applying.outcomes import about_to_run, note_refusals, outcomes_of, tell_others
-from ortdeploy.cli.applying.runner import Ended, Runner, with_kept_choice
+from ortdeploy.cli.applying.runner import Ended, Runner, with_kept_choices
 from ortdeploy.cli.commands.shared import (
     planning,
     result_from_here,
@@ -29,8 +28,6 @@ from ortdeploy.cli.output.streams import overheard
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.diagnostics import OrtdeployError, has_errors
 from ortdeploy.fleet.this_device import files_of_commit
-from ortdeploy.ledger.ledger import now
-from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.remembered.nothing_to_do import AnswerMemo
 from ortdeploy.planning.remembered.plan_cache import KIND, recall_plan
@@ -187,11 +184,11 @@ def _recall_or_plan(
     """Return the plan, and what is to be remembered of it. If it is remembered already, look at the data alone."""
     if arguments.command != "apply" or in_shards or arguments.last_good or arguments.root is not None:
         planned = _plan(arguments, in_shards=in_shards)
-        return planned if in_shards else _with_kept_choices(planned, arguments), None  # workers take the plan's
+        return planned if in_shards else with_kept_choices(planned, arguments), None  # workers take the plan's
     recalled = recall_plan(recollection, arguments.paths, arguments.roots, arguments.state_dir)
     if recalled is not None:
-        return _with_kept_choices(recalled, arguments), None
-    planned = _with_kept_choices(_plan(arguments, in_shards=False), arguments)
+        return with_kept_choices(recalled, arguments), None
+    planned = with_kept_choices(_plan(arguments, in_shards=False), arguments)
     if not planned.deployments or not any(plan.steps for plan in planned.plans):
         return planned, None
     from ortdeploy.planning.remembered.keep_checked import ToKeep  # noqa: PLC0415  only if it was planned
@@ -200,18 +197,6 @@ def _recall_or_plan(
         state_dir = state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots)
         return planned, ToKeep(recollection, planned, arguments.paths, state_dir)
     return planned, None
-
-
-def _with_kept_choices(planned: Planned, arguments: argparse.Namespace) -> Planned:
-    """Keep which profiles are about to run, before anything of them does; return the plans with the times of choices.
-
-    Raises OrtdeployError.
-    """
-
-    def kept(plan: Plan) -> Plan:
-        return with_kept_choice(plan, arguments, now(), runs=not (plan.gates and plan.steps))
-
-    return replace(planned, plans=tuple(map(kept, planned.plans)), stand_ins=tuple(map(kept, planned.stand_ins)))
 
 
 def _plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
