@@ -19,7 +19,7 @@ from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.jobs.doubt import refuse_doubt
 from ortdeploy.jobs.ending import Ending
 from ortdeploy.jobs.environment_check import has_begun
-from ortdeploy.jobs.error_budget import BudgetError, ErrorBudget
+from ortdeploy.jobs.error_budget import BudgetError, ErrorBudget, failed_before
 from ortdeploy.jobs.expected import COUNTS, EXPECTED, Expected
 from ortdeploy.jobs.input_contents import InputContents
 from ortdeploy.jobs.job_report import log_end, recorded_result
@@ -257,8 +257,9 @@ class Finish(Struct, frozen=True, kw_only=True):
             ending = self._unfinished(missing, len(table))
         else:
             record = self.ledger.output(self._output)
+            earlier = failed_before(self.ledger, self._output, self.step.input.first_row)
             try:
-                ErrorBudget(self.step, record.failed if record else 0).judge(table.end)
+                ErrorBudget(self.step, record.failed if record else 0, earlier=earlier).judge(table.end)
             except BudgetError as error:
                 ending = Ending(status=Status.FAILED, reason=str(error))
         log.info("plan.folded", parts=len(table), missing=len(missing), workers=workers)

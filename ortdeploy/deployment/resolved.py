@@ -390,7 +390,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
             return True
         limit, refused = self.spec.max_failed, len(found.refused)
         if isinstance(limit, int) or rows is not None:
-            return refused > allowed_count(limit, self.input.first_row + (rows or 0))
+            return refused > allowed_count(limit, rows or 0)
         return refused > allowed_count(limit, refused) if found.useless else refused > 0 and allows_none(limit)
 
     def feeds(self, column: str) -> bool:

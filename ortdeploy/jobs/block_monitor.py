@@ -82,7 +82,8 @@ class BlockMonitor:
         self.state = position.state
         self.pending: list[FailedRow] = []
         self.vouched = InputVerifier(FileStates.of(context.step.input.files))
-        self.budget = ErrorBudget(context.step, position.failed, position.failed_last)
+        earlier = position.failed_earlier
+        self.budget = ErrorBudget(context.step, position.failed, position.failed_last, earlier=earlier)
         self.live: Live | None = None
         self._ahead = _Ahead(iter(()))
 

@@ -1,8 +1,14 @@
-"""How many rows of a job may fail: in all, and one after the other."""
+"""How many rows of a job may fail: of those that it runs, and one after the other.
+
+The rows of files that earlier applies have finished do not count: a million good ones of the last years would allow ten
+thousand bad ones today, and a bad hour of then would end every job of now. Those of a run that ended early do, until
+its files are through.
+"""
 
 from collections.abc import Sequence
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, FailedRow
 from ortdeploy.units import allowed_count
@@ -13,13 +19,22 @@ class BudgetError(OrtdeployError):
 
 
 class ErrorBudget:
-    """Counts a job's failed rows over all its runs."""
+    """Counts a job's failed rows."""
 
-    def __init__(self, job: RunJob, failed: int, in_a_row: int = 0) -> None:
-        """Begin with the rows that failed in earlier runs; the last `in_a_row` of them one after the other."""
+    def __init__(self, job: RunJob, failed: int, in_a_row: int = 0, *, earlier: int = 0) -> None:
+        """Begin with the rows that failed in earlier runs; the last `in_a_row` of them one after the other.
+
+        `earlier` of them do not count: they failed in files that are finished.
+        """
         self._job = job
         self._in_a_row = in_a_row
+        self._earlier = earlier
         self.failed = failed
+
+    @property
+    def counted(self) -> int:
+        """The failed rows that count."""
+        return self.failed - self._earlier
 
     def note(self, block: Block, failed: Sequence[FailedRow]) -> None:
         """Count a block's failed rows, in their order. Raises BudgetError if they are too many."""
@@ -29,8 +44,8 @@ class ErrorBudget:
             return
         last = failed[-1]
         limit = self._limit(self._job.input.rows)
-        if limit is not None and self.failed > limit:
-            rows, allowed = f"{self.failed} row{'' if self.failed == 1 else 's'}", self._job.errors.max_failed
+        if limit is not None and self.counted > limit:
+            rows, allowed = f"{self.counted} row{'' if self.counted == 1 else 's'}", self._job.errors.max_failed
             raise BudgetError(
                 f"{rows} failed and errors: {{max_failed: {allowed}}} allows {limit}. "
                 f"The last: {last.source}: {last.message}"
@@ -53,16 +68,20 @@ class ErrorBudget:
         return longest
 
     def judge(self, done: int) -> None:
-        """Judge the whole job, whose number of rows is now known. Raises BudgetError."""
+        """Judge the whole job, which ends before the row `done`. Raises BudgetError."""
         limit = self._limit(done)
-        if limit is not None and self.failed > limit:
-            raise BudgetError(
-                f"{self.failed} of {done} rows failed; max_failed {self._job.errors.max_failed} allows {limit}"
-            )
+        if limit is not None and self.counted > limit:
+            rows, allowed = done - self._job.input.first_row, self._job.errors.max_failed
+            raise BudgetError(f"{self.counted} of {rows} rows failed; max_failed {allowed} allows {limit}")
 
     def _limit(self, rows: int | None) -> int | None:
         """Return how many rows may fail; a share of an unknown number of rows is judged at the end."""
         allowed = self._job.errors.max_failed
         if rows is None:
             return allowed if isinstance(allowed, int) else None
-        return allowed_count(allowed, rows)
+        return allowed_count(allowed, rows - self._job.input.first_row)
+
+
+def failed_before(ledger: Ledger, output: str, row: int) -> int:
+    """Return how many rows before one have failed, of those that the ledger has not forgotten."""
+    return sum(number < row for rows in ledger.failed_rows(output).values() for number in rows)

@@ -163,7 +163,7 @@ class RerunRun:
         if len(wanted) != len(again.rows) + len(again.failed) + len(again.skipped):
             raise OrtdeployError(f"{states[0].path} has other rows than when they were counted; it changed meanwhile")
         failed_before = context.output.ledger.failed_rows(context.output.name).get(part.number, {})
-        self._judge(len([row for row in failed_before if row in {*wanted}]), len(again.failed))
+        self._judge(known, len([row for row in failed_before if row in {*wanted}]), len(again.failed))
         rows = NewRows(
             spans=as_spans(wanted),
             path=again.path if again.rows else None,
@@ -177,11 +177,13 @@ class RerunRun:
         if context.trace is not None:
             context.trace.part(began, part=part.number, rows=len(wanted), failed=len(again.failed), file=part.file)
 
-    def _judge(self, failed_before: int, failed: int) -> None:
-        """Raise BudgetError, before anything is replaced, if more rows would have failed than may."""
-        record = self._context.output.record()
-        if record is not None and failed > failed_before:
-            ErrorBudget(self._context.step, record.failed - failed_before + failed).judge(record.rows)
+    def _judge(self, known: OutputRecord, failed_before: int, failed: int) -> None:
+        """Raise BudgetError, before anything is replaced, if more rows of changed files would have failed than may."""
+        if failed > failed_before:
+            rows = {row for one in known.reruns for row in range(one.first_row, one.end)}
+            letters = self._context.output.ledger.failed_rows(known.output).values()
+            failing = sum(row in rows for of_part in letters for row in of_part) - failed_before + failed
+            ErrorBudget(self._context.step, failing).judge(self._context.step.input.first_row + len(rows))
 
 
 def _through(inputs: Sequence[KnownFile]) -> list[str]:

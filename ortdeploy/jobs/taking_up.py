@@ -72,6 +72,7 @@ def _position(context: JobContext, known: OutputRecord, begun_part: BegunPart) -
         part=known.next_part,
         part_digits=known.part_digits,
         failed=known.failed,
+        failed_earlier=sum(row < known.first_row for row in failed),
         failed_last=0 if context.step.errors.max_consecutive is None else _failed_last(failed, done),
         statistics=known.statistics if dict(known.identity) == dict(context.step.identity) or known.rows else {},
         state=unpacked,

@@ -12,7 +12,7 @@ from itertools import count
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import KnownFile, UnreadableFile
-from ortdeploy.jobs.error_budget import ErrorBudget
+from ortdeploy.jobs.error_budget import ErrorBudget, failed_before
 from ortdeploy.jobs.failed_row_details import DeadLetters
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.ledger.records import UNREADABLE, OutputRecord, failed_part
@@ -43,7 +43,8 @@ class UnreadableFiles:
     def _judge(self, record: OutputRecord) -> None:
         rows = self._rows(record, self._new)
         if rows:
-            budget = ErrorBudget(self._context.step, record.failed)
+            earlier = failed_before(self._context.output.ledger, record.output, record.first_row)
+            budget = ErrorBudget(self._context.step, record.failed, earlier=earlier)
             budget.note(Block(start=record.rows, count=len(rows), rows=(), columns={}, failed=rows), rows)
             budget.judge(record.rows + len(rows))
 

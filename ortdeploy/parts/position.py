@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class Position(Struct, frozen=True, kw_only=True):
     """Where a job continues: after `done` rows, with the part of number `part`.
 
-    `failed` of these rows failed, the last `failed_last` of them one after the other. `statistics` are those of earlier
+    `failed` of these rows failed, the last `failed_last` of them one after the other, and `failed_earlier` of them in
+    files of finished runs. `statistics` are those of earlier
     runs, `state` is what the next row takes.
     """
 
@@ -23,5 +24,6 @@ class Position(Struct, frozen=True, kw_only=True):
     part_digits: int = PART_DIGITS
     failed: int = 0
     failed_last: int = 0
+    failed_earlier: int = 0
     statistics: Mapping[str, Any] = field(default_factory=dict)
     state: "State | None" = None

@@ -37,7 +37,7 @@ class Output(Inbox):
     url: str | None = None
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(1, 10_000)))
 
-    def plan(self, max_failed: int = 999) -> Plan:
+    def plan(self, max_failed: int | str = 999) -> Plan:
         plan = super().plan(max_failed)
         return plan if self.url is None else changed(plan, output={"upload": self.url})
 

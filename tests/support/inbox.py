@@ -117,7 +117,7 @@ class Inbox:
         with open_ledger(self.at / STATE) as ledger:
             return ledger.contents(ledger.key(self.out))
 
-    def plan(self, max_failed: int = 999) -> Plan:
+    def plan(self, max_failed: int | str = 999) -> Plan:
         """Return what an apply would do now."""
         arrivals = self.look()
         assert not arrivals.changed
