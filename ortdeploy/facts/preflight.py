@@ -1,6 +1,6 @@
 """What preflight finds out about models and jobs without running a job: openings, first rows, batch sizes, memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -139,6 +139,12 @@ class FirstRows(Struct, frozen=True, kw_only=True):
     def shown(self) -> str:
         """The rows, in the words of a message."""
         return f"the first {self.rows}{' new' if self.first else ''} rows"
+
+    def some(self, rows: Sequence[int], one: str, several: str) -> str:
+        """Return in words what some of the rows are, such as "is shorter" of one, and "are shorter" of several."""
+        if len(rows) == 1:
+            return f"Row {rows[0]} of {self.shown} {one}"
+        return f"{len(rows)} of {self.shown} {several}, row {rows[0]} the first of them"
 
     @property
     def text(self) -> str:

@@ -175,10 +175,11 @@ def first_outside(paths: Iterable[str], roots: Sequence[str]) -> str | None:
 
 
 class PathEscapesError(OrtdeployError):
-    """A path leads out of every root."""
+    """A path leads out of every root, by its own name or through a link."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{path} leads out of the manifest's folder tree. Allow its root with --allow-root")
+    def __init__(self, path: str, *, by_link: bool = False) -> None:
+        how = " is a link, or lies behind one, that" if by_link else ""
+        super().__init__(f"{path}{how} leads out of the manifest's folder tree. Allow its root with --allow-root")
 
 
 class PathGuard:

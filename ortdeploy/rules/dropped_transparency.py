@@ -25,9 +25,9 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         found = deployment.preflight.first_rows.get(job.spec.name)
         if found is not None and found.transparent:
+            rows = found.some(found.transparent, "is transparent in places", "are transparent in places")
             detail = (
-                f"{len(found.transparent)} of {found.shown} are transparent in places, row {found.transparent[0]} the "
-                "first of them, and the colours that are stored there are fed. Say what lies behind: background: "
-                "white or black, or none, to feed these colours."
+                f"{rows}, and the colours that are stored there are fed. Say what lies behind: background: white or "
+                "black, or none, to feed these colours."
             )
             yield Finding(at=job.spec.input.source_at, detail=detail, job=job.spec.name, model=job.spec.model)

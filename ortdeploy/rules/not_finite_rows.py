@@ -26,9 +26,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         found = deployment.preflight.first_rows.get(job.spec.name)
         if found is not None and found.not_finite and job.spec.on_nan is None:
+            rows = found.some(found.not_finite, "holds NaN or an infinity", "hold NaN or an infinity")
             detail = (
-                f"{len(found.not_finite)} of {found.shown} hold NaN or an infinity, row "
-                f"{found.not_finite[0]} the first of them. Say what happens to rows whose outputs hold them too: "
-                "errors: {on_nan: fail}, skip or keep."
+                f"{rows}. Say what happens to rows whose outputs hold them too: errors: {{on_nan: fail}}, skip or keep."
             )
             yield Finding(at=job.spec.input.source_at, detail=detail, job=job.spec.name, model=job.spec.model)

@@ -25,9 +25,9 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         found = deployment.preflight.first_rows.get(job.spec.name)
         if found is not None and found.windowless:
+            rows = found.some(found.windowless, "is shorter than a window", "are shorter than a window")
             detail = (
-                f"{len(found.windowless)} of {found.shown} are shorter than a window, row {found.windowless[0]} the "
-                "first of them: nothing is computed for such a row, as the step windows has last: drop. Write last: "
+                f"{rows}: nothing is computed for such a row, as the step windows has last: drop. Write last: "
                 "pad to fill windows up."
             )
             yield Finding(at=job.spec.input.source_at, detail=detail, job=job.spec.name, model=job.spec.model)

@@ -222,7 +222,7 @@ class _Looks:
             above, _, name = path.rpartition(os.sep)
             if above != inside or is_link or name in _NO_NAMES:
                 if self._guard.is_left_by(path, is_link=is_link):
-                    raise PathEscapesError(shown(path, self._folder))
+                    raise PathEscapesError(shown(path, self._folder), by_link=os.pardir not in Path(path).parts)
                 inside = None if is_link or name in _NO_NAMES else above
             if found is None or not stat.S_ISREG(found.st_mode):
                 yield _look(path, self._objects)

@@ -40,7 +40,10 @@ def test_what_leads_out_of_a_fence_is_refused(tmp_path: Path, name: str) -> None
     (tree / "link").symlink_to("/etc/passwd")
     (tree / "folder").symlink_to("/etc")
     (tmp_path / "x").touch()
-    with pytest.raises(PathEscapesError, match="leads out of the manifest's folder tree"):
+    told = " leads" if name.startswith("in") else " is a link, or lies behind one, that leads"
+    with pytest.raises(
+        PathEscapesError, match=f"{name}{told} out of the manifest's folder tree".replace("in/../../", "")
+    ):
         file_states([f"{tree}/in/../in", f"{tree}/{name}"], str(tree), (), PathGuard([str(tree)]))
 
 

@@ -243,6 +243,9 @@ def test_the_plan_warns_of_transparency_that_is_in_use(cli: Cli, tmp_path: Path)
     assert not flagged()  # nothing lies behind what is opaque
     Image.new("RGBA", (2, 2), (0, 0, 0, 254)).save(tmp_path / "b.png")
     assert flagged()
+    assert "Row 1 of the first 2 rows is transparent in places, and the colours" in cli("plan", deploy(tmp_path)).words
+    Image.new("RGBA", (2, 2), (0, 0, 0, 254)).save(tmp_path / "c.png")
+    assert "2 of the first 3 rows are transparent in places, row 1 the first" in cli("plan", deploy(tmp_path)).words
     for ground in ("white", "black", "none"):
         assert not flagged(f", background: {ground}")
 

@@ -105,7 +105,7 @@ def test_rows_that_a_plan_knows_to_be_shorter_than_a_window_are_told(cli: Cli, t
     manifest.write_text(manifest.read_text().replace("last: pad", "last: drop"))
     found = cli("plan", manifest, "--format", "json").json
     assert [one["rule"] for one in found["diagnostics"]] == ["windowless-rows"]
-    assert found["diagnostics"][0]["detail"].startswith("1 of the first 2 rows are shorter than a window, row 1")
+    assert found["diagnostics"][0]["detail"].startswith("Row 1 of the first 2 rows is shorter than a window: ")
     assert cli("apply", manifest, "-q").code == 0
     record(tmp_path / "heard/c.wav", 0.4)
     new = manifest.read_text().replace("rate: 16000", "rate: 16000\n      on_change: append")
