@@ -247,11 +247,12 @@ class InputFacts(Struct, frozen=True, kw_only=True):
     `present` are all that the manifest names now. `first_row` rows came from others before, and the last `rows_before`
     of them are the first of the first file. `changed` names files that an earlier run has taken up and that are not as
     they were, `repairable` those among them of which rows have failed; those of `rerun` may have changed, and their
-    rows run again, `rerun_rows` of them. `gone` names those whose rows are run and that are no longer there.
-    `unsettled` files are left for the next run. `memory_limit` is the job's, in bytes; `held_bytes` is what the largest
-    file takes that cannot be read in pieces, or not row by row. `unreadable` files are left out, and each of them fails
-    as one row. `rates` are the sample rates of recordings in Hz, each with the rows that have it. Columns `beside` the
-    others feed an input only by their name.
+    rows run again, `rerun_rows` of them. `gone` names those whose rows are run and that are no longer there; files to
+    read are like those that were `moved`, each with its path before and now. `unsettled` files are left for the next
+    run. `memory_limit` is the job's, in bytes; `held_bytes` is what the largest file takes that cannot be read in
+    pieces, or not row by row. `unreadable` files are left out, and each of them fails as one row. `rates` are the
+    sample rates of recordings in Hz, each with the rows that have it. Columns `beside` the others feed an input only by
+    their name.
 
     `dialect` says how tables are written. Names that are `repeated` in a file stand for no column.
 
@@ -281,6 +282,7 @@ class InputFacts(Struct, frozen=True, kw_only=True):
     rerun_rows: int = 0
     rows_before: int = 0
     gone: tuple[str, ...] = ()
+    moved: tuple[tuple[str, str], ...] = ()
     unsettled: int = 0
     unreadable: tuple[UnreadableFile, ...] = ()
     digest: str = ""

@@ -85,6 +85,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "missing-locale": (Stage.FACTS, Area.MACHINE),
     "missing-package": (Stage.FACTS, Area.MACHINE),
     "mixed-provider-routes": (Stage.FACTS, Area.PROVIDERS),
+    "moved-input": (Stage.FACTS, Area.INPUT),
     "narrowed-numbers": (Stage.PREFLIGHT, Area.INPUT),
     "not-finite-rows": (Stage.PREFLIGHT, Area.INPUT),
     "old-runtime": (Stage.FACTS, Area.MACHINE),

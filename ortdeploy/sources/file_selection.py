@@ -40,13 +40,15 @@ class Arrivals(Struct, frozen=True, kw_only=True):
 
     `changed` are known files whose change forbids a run. `rerun` are known files whose content has changed and whose
     rows run again, `rerun_rows` in all. `gone` are files that are gone, whose rows are accounted for; no run has noted
-    that yet. `first_row` rows came from files that are done, and the last `rows_before` of them are the first of the
-    first file: a run was ended within it.
+    that yet. New files with the size and time of one of these are `moved`, each with its path before and now.
+    `first_row` rows came from files that are done, and the last `rows_before` of them are the first of the first file:
+    a run was ended within it.
     """
 
     read: FileStates
     changed: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
+    moved: tuple[tuple[str, str], ...] = ()
     rerun: tuple[FileState, ...] = ()
     rerun_rows: int = 0
     first_row: int = 0
@@ -138,6 +140,7 @@ def sort_arrivals(
         read=read,
         changed=tuple(changed),
         gone=tuple(one.state.path for one in gone if not one.gone),
+        moved=_moved([one.state for one in gone if not one.gone], new),
         rerun=tuple(now for one in rerun if (now := differing.now[one.state.path]) is not None),
         rerun_rows=sum(one.span[1] for one in rerun if one.span is not None),
         first_row=first_row,
@@ -214,6 +217,12 @@ def _in_order(present: FileStates, new: FileStates, anew: Collection[str]) -> Fi
     """Return the new files and those of the paths `anew`, in the order of the listing."""
     wanted = {*anew, *(path for path, _, _ in new.cells())}
     return FileStates.pack(state for state in present.cells() if state[0] in wanted)
+
+
+def _moved(gone: Sequence[FileState], new: FileStates) -> tuple[tuple[str, str], ...]:
+    """Return the paths before and now of new files with the size and time of files that are gone."""
+    before = {state[1:]: state.path for state in gone}
+    return tuple((before[state[1:]], state[0]) for state in new.cells() if state[1:] in before) if before else ()
 
 
 class Differing(Struct, frozen=True, kw_only=True):

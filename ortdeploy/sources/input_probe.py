@@ -369,6 +369,7 @@ def _arrived(
         rerun_rows=arrivals.rerun_rows,
         rows_before=arrivals.rows_before,
         gone=arrivals.gone,
+        moved=arrivals.moved,
         digest=states_digest(states),
     )
 

@@ -128,6 +128,25 @@ def test_a_changed_file_is_refused_or_comes_after_all_others(cli: Cli, deploymen
     assert "nothing to do" in cli("apply", deployment / "m.yaml").words
 
 
+def test_files_that_were_moved_within_an_input_are_told(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    arrivals("on_empty: done")
+    manifest = deployment / "m.yaml"
+    manifest.write_text(manifest.read_text().replace("inbox/*.npy", "inbox/**/*.npy"))
+    (deployment / "inbox/done").mkdir()
+    for number, name in enumerate("abc"):
+        put(deployment, name, number)
+        assert "moved-input" not in cli("apply", manifest).words
+    for name in "ab":
+        (deployment / f"inbox/{name}.npy").rename(deployment / f"inbox/done/{name}.npy")
+    moved = cli("apply", manifest)
+    assert moved.code == 0
+    assert (
+        "inbox/done/a.npy has the size and time of inbox/a.npy, which is gone and whose rows were run; so it is with 2 "
+        "files. Rows of files that were moved run again"
+    ) in moved.words
+    assert "moved-input" not in cli("apply", manifest).words
+
+
 @pytest.mark.slow
 def test_a_file_that_was_seen_gone_comes_back_as_a_new_one(cli: Cli, deployment: Path, arrivals: Write) -> None:
     arrivals("on_empty: done")

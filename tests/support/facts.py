@@ -129,6 +129,7 @@ def input_facts(data: Mapping[str, Any]) -> InputFacts:
         rows=data.get("rows"),
         unseekable=data.get("unseekable"),
         changed=tuple(data.get("changed", ())),
+        moved=tuple(map(tuple, data.get("moved", ()))),
         files=tuple(data.get("files", ())),
         states=tuple(FileState(path=path, size=1, mtime_ns=1) for path in data.get("files", ())),
         rates={int(rate): tuple(rows) for rate, rows in data.get("rates", {}).items()},

@@ -503,10 +503,9 @@ def test_whatever_a_plan_opens_beside_data_is_looked_at_again(cli: Cli, folder: 
 def test_what_data_decides_is_known_here() -> None:
     """A new fact of data is part of `digest_of_input`, or completes a plan; then it is added here."""
     assert _fields(InputFacts) == (
-        "beside carried changed columns dialect differing digest files first_row format gone held_bytes memory_limit "
-        "missing_package names present problem rates repairable repeated rerun rerun_rows restarted row_type rows "
-        "rows_before settings states superseded types "
-        "unreadable unseekable unsettled"
+        "beside carried changed columns dialect differing digest files first_row format gone held_bytes "
+        "memory_limit missing_package moved names present problem rates repairable repeated rerun rerun_rows "
+        "restarted row_type rows rows_before settings states superseded types unreadable unseekable unsettled"
     )
     assert _fields(OutputFacts) == (
         "aside committed failed free_bytes identity layout ledger left_over made missing_package problem read_only rows "
