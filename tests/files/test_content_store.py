@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -183,7 +182,7 @@ def test_a_reference_that_nobody_renews_keeps_nothing(tmp_path: Path, store: Con
     assert store.referred() == set()
 
 
-@pytest.mark.parametrize("written", [12.0, 0.0, time.time() + 1e9])
+@pytest.mark.parametrize("written", [12.0, 0.0, 1e11])
 def test_a_reference_from_before_the_clock_was_set_keeps_what_it_names(
     tmp_path: Path, store: ContentStore, written: float
 ) -> None:
