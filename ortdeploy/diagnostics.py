@@ -7,6 +7,7 @@ that is raised is a bug of ortdeploy and is reported as one.
 import re
 from collections.abc import Iterable
 from enum import StrEnum
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -94,9 +95,14 @@ class OrtdeployError(Exception):
         super().__init__(*(without_secrets(one) if isinstance(one, str) else one for one in words))
 
 
-def failure_at(place: object, error: OSError) -> str:
-    """Return a failure of the system in words, with its file, or with a `place` if the call named none, as a write."""
-    return f"{error.filename or place}: {error.strerror or error}"
+def failure_at(place: object, error: Exception) -> str:
+    """Return a failure in words: of the system with its file, or a `place` if the call named none, as a write."""
+    if not isinstance(error, OSError):
+        return str(error)
+    from ortdeploy.files.disk import advice_on_disk  # noqa: PLC0415  only where something fails
+
+    where = error.filename or place
+    return f"{where}: {error.strerror or error}{advice_on_disk(error.errno or 0, Path(str(where)))}"
 
 
 class ProviderFailedError(OrtdeployError):

@@ -101,7 +101,7 @@ class Driver(Struct, frozen=True, kw_only=True):
         except ClosedError:
             cause = Ending(status=Status.DONE)
         except (OrtdeployError, OSError) as error:
-            said = failure_at(self._folder, error) if isinstance(error, OSError) else str(error)
+            said = failure_at(self._folder, error)
             log.error("job.failed", committed=0, failed=0, skipped=0, kept=0, seconds=0.0, reason=said)
             return recorded_result(self.step, None, Ending(status=Status.FAILED, reason=said))
         with open_ledger(self.state_dir) as ledger:

@@ -15,7 +15,7 @@ _LACKING = {
     errno.EIO: "",
     errno.ENOMEM: "",
 }
-"""Faults of the machine that any command may meet, with the remedy for each."""
+"""Faults of the machine that any command may meet, with the remedy for each that is not of a disk."""
 
 _UNLOADABLE = ("shared object", "DLL load failed", "Library not loaded", "GLIBC", "undefined symbol", "ELF")
 """Messages of Linux, Windows and macOS when a package's library lacks memory or another library, or fits no system."""
@@ -33,7 +33,12 @@ def fault_of_the_machine(error: Exception) -> str | None:
         return "the current folder is gone; change into one that is there"
     if isinstance(error, OSError) and error.errno in _LACKING:
         where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror}{_LACKING[error.errno]}"
+        from pathlib import Path  # noqa: PLC0415  only where something fails
+
+        from ortdeploy.files.disk import advice_on_disk  # noqa: PLC0415  as above
+
+        todo = _LACKING[error.errno] or advice_on_disk(error.errno, Path(str(error.filename or os.curdir)))
+        return f"{where}{error.strerror}{todo}"
     if isinstance(error, MemoryError):
         return "memory ran out"
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):

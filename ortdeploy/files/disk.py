@@ -1,19 +1,48 @@
-"""Free disk space, and folders that are removed whole."""
+"""Free disk space, what to do about a disk that fails, and folders that are removed whole."""
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
 
 from ortdeploy.files.names import is_there
 
+_READ_ONLY = "; its disk is mounted read-only: see dmesg for why"
+_TAKES_NO_FILE = "; its disk takes no more files, see df -i: remove some that nobody needs"
+_ADVICE = {
+    errno.ENOSPC: "; make room on its disk",
+    errno.EDQUOT: "; make room within this user's quota",
+    errno.EROFS: _READ_ONLY,
+    errno.EIO: "; its disk fails, or this user's quota is used up: see dmesg",
+}
+
 
 def free_bytes(folder: Path) -> int | None:
     """Return the free bytes of the file system of a folder, which need not exist; None if they are unknown."""
-    while not is_there(folder) and folder != folder.parent:
-        folder = folder.parent
     with suppress(OSError):
-        return free_at(folder)
+        return free_at(_existing(folder))
     return None
+
+
+def _existing(place: Path) -> Path:
+    while not is_there(place) and place != place.parent:
+        place = place.parent
+    return place
+
+
+def advice_on_disk(number: int | None, place: Path) -> str:
+    """Return what to do about an error of a disk, as the end of a sentence about a place on it; empty if not known.
+
+    `number` is an errno. None: something cannot be written, and only a look at the disk may tell why.
+    """
+    if number in {None, errno.ENOSPC} and hasattr(os, "statvfs"):
+        with suppress(OSError):
+            found = os.statvfs(_existing(place))
+            if found.f_flag & os.ST_RDONLY:
+                return _READ_ONLY
+            if found.f_files and not found.f_favail:  # some file systems count none
+                return _TAKES_NO_FILE
+    return "" if number is None else _ADVICE.get(number, "")
 
 
 def free_at(folder: Path) -> int:

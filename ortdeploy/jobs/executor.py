@@ -328,8 +328,7 @@ class Execution(Struct, frozen=True, kw_only=True):
             with copied_afterwards(context):
                 return self._traced(context)
         except (OSError, OrtdeployError) as error:
-            said = failure_at(context.output.folder, error) if isinstance(error, OSError) else str(error)
-            return self._refused(context.step, OrtdeployError(said))
+            return self._refused(context.step, OrtdeployError(failure_at(context.output.folder, error)))
 
     def _run_all(self, context: JobContext) -> JobResult:
         """Run the rows of changed files again, if there are some, then what is new.

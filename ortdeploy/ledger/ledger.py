@@ -252,7 +252,7 @@ class Ledger:
         """Write what is known of an output into a new file, from which another ledger can take it over."""
         from ortdeploy.ledger.transfer import copy_output  # noqa: PLC0415  only where shards and one machine worked
 
-        with translated():
+        with translated(self._state_dir):
             copy_output(self._connection, output, file)
 
     def take_over(self, output: str, file: Path) -> None:
@@ -427,7 +427,7 @@ class Ledger:
 
     def failures(self, output: str) -> Iterator[str]:
         """Yield the failed rows of an output as JSON, in the order of their rows."""
-        with translated():
+        with translated(self._state_dir):
             query = "SELECT entry FROM failures WHERE output = ? ORDER BY row"
             yield from (entry for (entry,) in self._connection.execute(query, (output,)))
 
@@ -480,7 +480,7 @@ class Ledger:
         if self._connection.in_transaction:
             yield
             return
-        with translated():
+        with translated(self._state_dir):
             self._connection.execute("BEGIN")
             try:
                 yield
@@ -489,7 +489,7 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with translated(), self._connection:
+        with translated(self._state_dir), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection
 

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.files.atomic import TEMPORARY, make_durable_folder, sync_folder
 from ortdeploy.files.json_text import read_json
@@ -30,7 +30,7 @@ _MOST_OF_A_JOURNAL = 1024 * 1024
 @contextmanager
 def open_ledger(state_dir: Path) -> Iterator[Ledger]:
     """Open the ledger of a state directory for writing; make or migrate it where needed. Raises OrtdeployError."""
-    with translated():
+    with translated(state_dir):
         make_folder(state_dir)
         path = database(state_dir / FILE)
         with closing(sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)) as connection:
@@ -71,7 +71,7 @@ def read_ledger(state_dir: Path) -> Iterator[Ledger | None]:
     if not has_ledger(state_dir):
         yield None
         return
-    with translated(), closing(connection_to(path)) as connection:
+    with translated(state_dir), closing(connection_to(path)) as connection:
         match version_of(connection):
             case 0:
                 yield None
@@ -165,4 +165,4 @@ def make_folder(folder: Path) -> None:
     try:
         make_durable_folder(folder)
     except OSError as error:
-        raise OrtdeployError(f"the state directory {folder} cannot be made: {error.strerror}") from error
+        raise OrtdeployError(f"the state directory cannot be made: {failure_at(folder, error)}") from error

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.diagnostics import LockedError, OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.digests import boot_id
@@ -21,6 +21,7 @@ from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import relative
 from ortdeploy.files.opening import NoRegularFileError, read_text
 from ortdeploy.files.urls import decoded, is_url
+from ortdeploy.ledger.damage import unusable
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.opening import database, make_folder
 from ortdeploy.ledger.records import output_file
@@ -108,7 +109,7 @@ def shared_use(state_dir: Path, name: str) -> Iterator[None]:
             connection.execute("BEGIN")
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # takes SQLite's shared lock
         except sqlite3.Error as error:
-            raise OrtdeployError(f"{name} of {state_dir} cannot be used: {error}") from error
+            raise OrtdeployError(unusable(state_dir / FOLDER / f"{name}.db", error)) from error
         yield
 
 
@@ -125,7 +126,7 @@ def sole_use(state_dir: Path, name: str) -> Iterator[bool]:
         except sqlite3.OperationalError:
             alone = False
         except sqlite3.Error as error:
-            raise OrtdeployError(f"{name} of {state_dir} cannot be used: {error}") from error
+            raise OrtdeployError(unusable(state_dir / FOLDER / f"{name}.db", error)) from error
         yield alone
 
 
@@ -135,7 +136,7 @@ def _connection(lock: Path, patience: float) -> Iterator[sqlite3.Connection]:
     try:
         connection = sqlite3.connect(database(lock), timeout=patience, isolation_level=None)
     except (sqlite3.Error, NoRegularFileError) as error:
-        raise OrtdeployError(f"{lock} cannot be used: {error}") from error
+        raise OrtdeployError(unusable(lock, error)) from error
     try:
         yield connection
     finally:
@@ -148,7 +149,7 @@ def _take(connection: sqlite3.Connection, lock: Path, refusal: LockedError) -> N
     except sqlite3.Error as error:
         if "locked" in str(error):
             raise refusal from error
-        raise OrtdeployError(f"{lock} cannot be used: {error}") from error
+        raise OrtdeployError(unusable(lock, error)) from error
 
 
 def is_live(state_dir: Path, output: str) -> bool:
@@ -165,7 +166,7 @@ def is_live(state_dir: Path, output: str) -> bool:
         finally:
             connection.close()
     except (sqlite3.Error, NoRegularFileError) as error:
-        raise OrtdeployError(f"{lock} cannot be used: {error}") from error
+        raise OrtdeployError(unusable(lock, error)) from error
     return False
 
 
@@ -183,7 +184,7 @@ def _write_holder(path: Path, output: str) -> None:
         with open_cached(path) as file:  # in place of whatever has its name
             file.write(f"{json.dumps(holder)}\n".encode())
     except OSError as error:
-        raise OrtdeployError(f"{path} cannot be written: {error.strerror}") from error
+        raise OrtdeployError(failure_at(path, error)) from error
 
 
 def _read_holder(path: Path) -> Mapping[str, Any]:

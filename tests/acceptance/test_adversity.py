@@ -51,6 +51,7 @@ def test_a_full_disk_ends_the_job_with_a_word_and_the_next_apply_goes_on(small_d
     full = run_fork(["apply", "m.yaml"], cwd=small_disk)
     assert full.code == 1, full.err
     assert "No space left on device" in full.out + full.err or "database or disk is full" in full.out
+    assert "make room on its disk" in full.out
     assert "Traceback" not in full.out + full.err
     for part in (small_disk / "outbox/run").glob("part-*"):
         assert part.stat().st_size > 0

@@ -249,7 +249,10 @@ def test_a_full_disk_is_told_with_the_folder_that_is_on_it(
 
     monkeypatch.setattr(SharedFolder, "create", full)
     ended = drive(tmp_path, plan, FakeCrew(tmp_path, plan, 1))
-    assert (ended.status, ended.reason) == (Status.FAILED, f"{tmp_path / 'out'}: No space left on device")
+    assert (ended.status, ended.reason) == (
+        Status.FAILED,
+        f"{tmp_path / 'out'}: No space left on device; make room on its disk",
+    )
 
 
 def test_a_worker_that_must_pause_pauses_the_job(tmp_path: Path, plan: Plan) -> None:

@@ -122,7 +122,10 @@ def test_a_disk_that_is_full_as_the_layout_is_kept_is_told_with_a_folder(
 
     monkeypatch.setattr(SharedFolder, "create", full)
     ended = run_shard(tmp_path, plan, 0, 2)
-    assert (ended.status, ended.reason) == (Status.FAILED, f"{tmp_path}: No space left on device")
+    assert (ended.status, ended.reason) == (
+        Status.FAILED,
+        f"{tmp_path}: No space left on device; make room on its disk",
+    )
 
 
 def test_a_shard_that_cannot_measure_is_followed_too(tmp_path: Path, plan: Plan, measure: Any) -> None:

@@ -131,7 +131,10 @@ def test_a_run_on_one_machine_that_cannot_note_itself_beside_the_parts_says_wher
 
     monkeypatch.setattr(SharedFolder, "create", full)
     ended = execute(tmp_path, plan, FakeRuntime(double))
-    assert (ended.status, ended.reason) == (Status.FAILED, f"{tmp_path / 'out'}: No space left on device")
+    assert (ended.status, ended.reason) == (
+        Status.FAILED,
+        f"{tmp_path / 'out'}: No space left on device; make room on its disk",
+    )
 
 
 def test_what_one_machine_has_begun_is_known_again(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from ortdeploy.cli.command_line.manifest_options import device_name, labels_of
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.facts.variants import KEPT, Fact
 from ortdeploy.files.digest_cache import DigestCache
@@ -100,15 +100,15 @@ class SelfReport:
         written: list[str] = []
         whole = True
         for outcome in outcomes:
-            folder = str(Path(outcome.manifest).parent)
+            folder = place = Path(outcome.manifest).parent
             roots = outcome.plan.roots if outcome.plan else tuple(map(os.path.abspath, self._arguments.roots))
             try:
-                state_dir = state_folder(folder, self._arguments.state_dir, roots)
-                one = _Report(outcome, self._arguments, state_dir)
+                place = state_folder(str(folder), self._arguments.state_dir, roots)
+                one = _Report(outcome, self._arguments, place)
                 one.before = self._before.setdefault(outcome.manifest, one.before)
                 written += one.write()
             except (OrtdeployError, OSError, ValueError) as error:
-                log.warning("status.not_written", manifest=outcome.manifest, reason=str(error))
+                log.warning("status.not_written", manifest=outcome.manifest, reason=failure_at(place, error))
                 whole = False
         return written if whole else None
 
