@@ -14,9 +14,8 @@ from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport
 from ortdeploy.jobs.unverified_inputs import InputVerifier
 from ortdeploy.parts.position import Position
-from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.plan.selection import openings_of
-from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.leaks import GROWTH
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.reports.memory_told import growth, told

@@ -10,7 +10,6 @@ from ortdeploy.fleet.document import Document
 from ortdeploy.fleet.rows import BAD, Row
 from ortdeploy.state.looks import moment_of
 from ortdeploy.terminal_text import printable, safe, shortened
-from ortdeploy.terminal_text import printable, safe
 from ortdeploy.units import format_size
 from ortdeploy.views.table import Cell, Column, render_columns
 from ortdeploy.views.text import GREEN, RED, YELLOW, painter, wrapped
