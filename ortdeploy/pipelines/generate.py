@@ -19,6 +19,7 @@ from ortdeploy.files.json_text import object_once
 from ortdeploy.pipelines.component import Component, ComposedSession
 from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.presets.chat_templates import ChatTemplate, TemplateError, read_chat_template
+from ortdeploy.presets.row_columns import is_left_out
 from ortdeploy.runtime.generation import GenaiSession, Writing, Written, writing_of
 from ortdeploy.tensors.answers import AnswerError, columns_of, read_answer
 from ortdeploy.tensors.columns import Array, Column
@@ -165,8 +166,9 @@ def groups_of(prompts: Sequence[Array], hows: Sequence[Writing], filler: int) ->
 
 
 def how_of_row(always: Writing, feeds: Mapping[str, Array], row: int) -> Writing:
-    """Return how a row is written, by its columns. Raises OrtdeployError."""
-    said = {name: feeds[name][row] for name in (*_LIMITS, "stop") if name in feeds}
+    """Return how a row is written, by those of its columns that are not empty. Raises OrtdeployError."""
+    told = {name: feeds[name][row] for name in (*_LIMITS, "stop") if name in feeds}
+    said = {name: value for name, value in told.items() if not is_left_out(value)}
     if not said:
         return always
     values = {name: _texts(value) if name == "stop" else _number(name, value) for name, value in said.items()}

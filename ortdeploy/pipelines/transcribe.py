@@ -52,7 +52,7 @@ class TranscribeSession(GenerateSession):
         """Return the named results, [rows] or [rows, segments] each. Raises OrtdeployError."""
         found = []
         for row, samples in enumerate(feeds["audio"]):
-            language = str(feeds["language"][row]) if "language" in feeds else self._language
+            language = (str(feeds["language"][row]) if "language" in feeds else "") or self._language
             how = how_of_row(self._how, feeds, row)
             found.append(self._transcript(np.asarray(samples, np.float32), how, language))
             self._counts.update(

@@ -20,6 +20,7 @@ from ortdeploy.facts.problems import Problem
 from ortdeploy.manifest.pipelines import OF_SPEECH, SPEECH, WITHOUT_ADAPTERS, PresetSpec
 from ortdeploy.presets.chat_templates import TemplateError, read_chat_template
 from ortdeploy.presets.folder import FolderError, PresetFiles, folder_digest, missing_folder
+from ortdeploy.presets.row_columns import COLUMNS
 from ortdeploy.presets.sense_folder import FAMILIES, read_sense
 from ortdeploy.presets.speech import WINDOW
 from ortdeploy.presets.speech_folder import read_speech
@@ -30,15 +31,6 @@ CONFIG = "genai_config.json"
 _TOKENIZER = "tokenizer.json"
 _BESIDE = (".json", ".txt", ".model", ".jinja")
 _MOST_FILES, _MOST_BYTES = 64, 256 * 2**20
-_COLUMNS = {
-    "max_new_tokens": "int64",
-    "temperature": "float64",
-    "top_p": "float64",
-    "top_k": "int64",
-    "repetition_penalty": "float64",
-    "num_beams": "int64",
-    "seed": "int64",
-}
 _RESULTS = {
     "tokens": "int64", "input_tokens": "int64", "seconds": "float64", "log_probabilities": "float32",
     "begin": "float64", "end": "float64",
@@ -182,12 +174,11 @@ def _inputs(preset: PresetSpec) -> Sequence[ValueFacts]:
     rows = (1,) if preset.row_by_row else (ROWS,)
     name = {"messages": "messages", SPEECH: "audio"}.get(preset.task, "prompt")
     taken = TensorType("float32", (*rows, "samples")) if name == "audio" else TensorType("string", rows)
-    columns = {**_COLUMNS, "language" if name == "audio" else "stop": "string"}
-    if preset.sees:
-        del columns["num_beams"]
+    unknown = {"stop" if name == "audio" else "language", *(["num_beams"] if preset.sees else [])}
     of_rows = [
         ValueFacts(name=name, kind="tensor", tensor=TensorType(dtype, rows), default=())
-        for name, dtype in columns.items()
+        for name, dtype in COLUMNS.items()
+        if name not in unknown
     ]
     return [ValueFacts(name=name, kind="tensor", tensor=taken), *_sensed(preset, rows), *of_rows]
 

@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 import pytest
 from conftest import REPOSITORY, Cli, run_fork, run_process
 from msgspec.structs import replace
@@ -713,6 +716,39 @@ def test_each_of_several_tokens_may_end_a_text(cli: Cli, folder: Path) -> None:
     assert apply(cli, folder, [{"prompt": "the pump leaks"}]).code == 0
     (row,) = results(folder)
     assert (row["text"], row["finish_reason"]) == ('{"part": "pump', "end")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_where_a_column_of_settings_is_empty_the_manifest_holds(cli: Cli, folder: Path, kind: str) -> None:
+    names = ("max_new_tokens", "temperature", "top_k", "repetition_penalty", "num_beams", "seed", "stop")
+    rows = [dict[str, Any].fromkeys(names) for _ in range(2)]
+    rows[1] |= {"max_new_tokens": 1, "stop": "[]"}
+    table = pa.table({"id": [0, 1], "prompt": ["the pump leaks"] * 2, **arrays_of(rows)})
+    if kind == "parquet":
+        pq.write_table(table, folder / "notes.parquet")
+    elif kind == "csv":
+        pa_csv.write_csv(table, folder / "notes.csv")
+    else:
+        lines = [{name: value for name, value in row.items() if name != "top_k"} for row in table.to_pylist()]
+        lines[1] |= {"top_k": 1, "temperature": 0.0}  # the first has no such key
+        (folder / "notes.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    said = "max_new_tokens: 3, stop: [fault]"
+    text = MANIFEST.replace("SAID", said).replace("notes.csv", f"notes.{kind}")
+    (folder / "m.yaml").write_text(text)
+    result = cli("apply", folder / "m.yaml")
+    assert result.code == 0, result.err
+    assert [(row["text"], row["finish_reason"]) for row in results(folder)] == [
+        ('{"part": "pump", "', "stop"),
+        ('{"part": "', "length"),
+    ]
+
+
+def arrays_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return columns of search options, with nulls where rows have none."""
+    types = {
+        "max_new_tokens": pa.int64(), "top_k": pa.int64(), "num_beams": pa.int64(), "seed": pa.int64(), "stop": pa.string()
+    }  # fmt: skip
+    return {name: pa.array([row[name] for row in rows], types.get(name, pa.float64())) for name in rows[0]}
 
 
 def split_by(folder: Path, pattern: str) -> None:

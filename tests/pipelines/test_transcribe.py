@@ -188,6 +188,12 @@ def test_a_row_that_wants_what_its_model_does_not_do_fails(
     assert why in (folder / "outbox/_failed.jsonl").read_text().replace('\\"', '"')
 
 
+def test_a_row_without_a_language_of_its_own_has_that_of_the_manifest(cli: Cli, folder: Path) -> None:
+    knows_languages(folder)
+    assert apply_rows(cli, folder, {"language": None}, "language: de").code == 0
+    assert results(folder)[0]["language"] == "de"
+
+
 def test_a_recording_with_what_is_no_number_fails(cli: Cli, folder: Path) -> None:
     np.save(folder / "rows.npy", np.full((1, 400), np.nan, np.float32))
     manifest = MANIFEST.replace(

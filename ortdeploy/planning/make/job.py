@@ -1,11 +1,12 @@
 """Writes down one job: its inputs, steps, batches and limits."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ortdeploy.deployment.bound_inputs import Binding
 from ortdeploy.deployment.number_formats import compared_within, formats_of, graph_formats, narrowing_of
 from ortdeploy.deployment.resolved import ResolvedJob, ResolvedModel
-from ortdeploy.facts.data import PLAIN
+from ortdeploy.facts.data import PLAIN, TEXT_FORMATS
 from ortdeploy.facts.models import NodeFacts
 from ortdeploy.manifest.spec import StepSpec
 from ortdeploy.plan.steps import (
@@ -21,6 +22,7 @@ from ortdeploy.plan.steps import (
 )
 from ortdeploy.planning.make.arrived import with_arrived
 from ortdeploy.planning.make.op_lines import OpLine, op_lines, planned_line
+from ortdeploy.presets.row_columns import filler_of
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.sinks.settled import settled_types
 from ortdeploy.sources.catalogue import SOURCES
@@ -58,6 +60,18 @@ def planned_job(job: ResolvedJob) -> RunJob:
     )
 
 
+def _left_out(job: ResolvedJob) -> dict[str, Any]:
+    """Return by column what an empty value stands for where the manifest says it of all rows: that it holds."""
+    found: dict[str, Any] = {}
+    writes = job.pipeline is not None and job.model.spec.generates
+    typed = job.input.format not in TEXT_FORMATS
+    for binding in job.bindings if writes else ():
+        for column in binding.columns:
+            dtype = job.input.columns[column].dtype if typed and column in job.input.columns else binding.source.dtype
+            found[column] = filler_of(binding.value.name, dtype)
+    return {column: filler for column, filler in found.items() if filler is not None}
+
+
 def _job_input(job: ResolvedJob) -> JobInput:
     spec, facts = job.spec.input, job.input
     planned = JobInput(
@@ -69,7 +83,7 @@ def _job_input(job: ResolvedJob) -> JobInput:
         rows=None,
         row_type=facts.row_type,
         settings=said(SOURCES[facts.format], spec.settings) if facts.format else spec.settings,
-        missing=job.missing,
+        missing={**_left_out(job), **job.missing},
         key=job.key,
         on_change="append" if spec.jobs else spec.arrivals.on_change,
         types=_input_types(job),
