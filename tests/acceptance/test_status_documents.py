@@ -4,6 +4,7 @@ import json
 import sqlite3
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -307,11 +308,10 @@ def test_what_cannot_be_written_keeps_no_apply_from_its_work(deployment: Path, c
 def test_memory_that_grew_is_told(deployment: Path, cli: Cli) -> None:
     assert cli("apply", deployment / "m.yaml").code == 0
     assert said(deployment)["jobs"][0]["memory_growth"] == 0
-    with sqlite3.connect(deployment / ".ortdeploy/state.db") as ledger:
+    with closing(sqlite3.connect(deployment / ".ortdeploy/state.db")) as ledger, ledger:
         (text,) = ledger.execute("SELECT statistics FROM outputs").fetchone()
         statistics = {**json.loads(text), GROWTH: {"bytes_per_1000_rows": 2048}}
         ledger.execute("UPDATE outputs SET statistics = ?", [json.dumps(statistics)])
-    ledger.close()
     assert cli("apply", deployment / "m.yaml", "--metrics", deployment).code == 0
     assert said(deployment)["jobs"][0]["memory_growth"] == 2048
     (metrics,) = deployment.glob("*.prom")
