@@ -1,5 +1,6 @@
 """Files that appear whole or not at all: a temporary name, fsync, rename, fsync of the folder."""
 
+import errno
 import hashlib
 import os
 import time
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
 TEMPORARY = ".partial"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @cache
@@ -35,7 +37,9 @@ def _named_at_the_end(path: Path, writer: str) -> Iterator[Path]:
     try:
         yield temporary
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+            error.filename = str(path)  # a write that fails names no file, and nobody else knows which disk it is
         temporary.unlink(missing_ok=True)
         raise
 

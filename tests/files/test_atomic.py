@@ -1,5 +1,6 @@
 """Files that get their names when they are whole."""
 
+import errno
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -71,3 +72,17 @@ def test_temporaries_behind_a_link_are_not_ours(tmp_path: Path) -> None:
     (folder / "link").symlink_to(outside)
     remove_temporaries(folder)
     assert (outside / ".a.1.partial").exists()
+
+
+@pytest.mark.parametrize("opened", [open_cached, open_whole])
+def test_a_disk_that_is_full_is_told_with_the_file(
+    tmp_path: Path, opened: Callable[[Path], AbstractContextManager[BinaryIO]]
+) -> None:
+    for number, named in ((errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)):  # of what was read, maybe
+        with pytest.raises(OSError, match="no") as raised, opened(tmp_path / "a"):
+            raise OSError(number, "no")
+        assert raised.value.filename == (str(tmp_path / "a") if named else None)
+    with pytest.raises(OSError, match="no") as raised, opened(tmp_path / "a"):
+        raise OSError(errno.ENOSPC, "no", "another")
+    assert raised.value.filename == "another"
+    assert not list(tmp_path.iterdir())
