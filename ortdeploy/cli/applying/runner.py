@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from ortdeploy.cli.engines import Engine
     from ortdeploy.deployment.resolved import Deployment
     from ortdeploy.plan.part_table import Shard
+
 _MORE_PLANS = 3
 """How often an apply plans again because input files change or go while it runs."""
-
 _CODES = {Status.FAILED: EXIT_REJECTED, Status.PAUSED: EXIT_PAUSED}
 
 
