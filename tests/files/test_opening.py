@@ -77,21 +77,22 @@ def test_nothing_but_a_regular_file_is_written_to(listening: Path, tmp_path: Pat
 def test_what_takes_the_place_of_a_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     regular = Path(__file__).stat()
-    monkeypatch.setattr(os, "stat", lambda _path: regular)
     opened, closed, open_it, close_it = list[int](), list[int](), os.open, os.close
 
-    def note_opened(path: Path, flags: int) -> int:
-        opened.append(open_it(path, flags))
+    def note_opened(path: Path, flags: int, mode: int = 0o777) -> int:
+        opened.append(open_it(path, flags, mode))
         return opened[-1]
 
     def note_closed(descriptor: int) -> None:
         closed.append(descriptor)
         close_it(descriptor)
 
-    monkeypatch.setattr(os, "open", note_opened)
-    monkeypatch.setattr(os, "close", note_closed)
-    with pytest.raises(NoRegularFileError, match="a named pipe"):
-        descriptor_of(tmp_path / "pipe")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", lambda _path: regular)
+        patch.setattr(os, "open", note_opened)
+        patch.setattr(os, "close", note_closed)
+        with pytest.raises(NoRegularFileError, match="a named pipe"):
+            descriptor_of(tmp_path / "pipe")
     assert opened
     assert set(opened) <= set(closed)
 
