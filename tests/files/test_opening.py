@@ -191,7 +191,6 @@ ELSEWHERE = {
         "self._adapters.load": "an adapter that is among the files of the plan",
         "(beside / CONFIG).write_text": MADE,
     },
-    "runtime/machine.py": {"path.read_text": SYSTEM},
     "runtime/probe.py": {"(info / 'METADATA').read_text": "files of installed packages"},
     "runtime/session.py": {"ort.InferenceSession": "a path that the lines above have looked at, or bytes"},
     "runtime/supported_versions.py": {"ort.InferenceSession": OPENED},
