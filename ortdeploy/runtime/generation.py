@@ -25,16 +25,13 @@ from ortdeploy.plan.steps import OpenSession, PlannedSession
 from ortdeploy.process.held_process import ended_if_endless
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.genai import LEVELS, PROVIDERS
+from ortdeploy.runtime.bounded_tokenizer import HARD, check_whole, encoded, time_for
 from ortdeploy.runtime.library import first_line, preload, says_no_memory
 from ortdeploy.tensors.columns import Array
 
 _ERRORS_ONLY = 3
-_READING, _CHARACTERS = 30.0, 1000
-"""Seconds of processor time that a tokenizer may take over a text, and for how many characters a second more."""
 _SEEING = 60.0
-"""Seconds more for each picture of it, and for a recording."""
-_HARD = tuple(f"{one * 40}\t" for one in ("a", "A", "0", " ", "\n", ".", "é", "aA0 ."))
-"""Texts over which patterns that try each way to divide what they match come to no end."""
+"""Seconds of processor time that the library may take for a picture, beside its prompt, and for a recording."""
 CONFIG = "genai_config.json"
 
 
@@ -179,12 +176,12 @@ class GenaiSession:
         These must be sound: over a JPEG that is broken, or an empty recording, the library ends the process. Raises
         OrtdeployError as `write` does.
         """
-        _check_whole(prompt)
+        check_whole(prompt)
         library = genai()
         try:
             sensed = {"images": library.Images.open_bytes(*pictures)} if pictures else {}
             sensed |= {} if sound is None else {"audios": library.Audios.open_bytes(sound)}
-            with ended_if_endless(_time_for(prompt) + _SEEING * (len(pictures) + (sound is not None))):
+            with ended_if_endless(time_for(prompt) + _SEEING * (len(pictures) + (sound is not None))):
                 tensors = self._processor(prompt, **sensed)
             if not pictures:  # of this shape, GenAI gives the model none; else some get a rank that they do not take
                 tensors["pixel_values"] = np.zeros((1, 1, 1), np.float32)
@@ -239,10 +236,10 @@ class GenaiSession:
         `framed`: with those that the tokenizer puts around a text, such as the one that begins it, as transformers has
         it. A prompt that has that one itself gets no other.
         """
-        _check_whole(prompt)
+        check_whole(prompt)
         try:
             self._tokenizer.update_options(add_special_tokens=str(framed).lower())
-            found = _encoded(self._tokenizer, prompt)
+            found = encoded(self._tokenizer, prompt)
         except Exception as error:
             raise _translated(error) from error
         begins_twice = framed and found[:2].tolist() == [self._tokenizer.bos_token_id] * 2
@@ -378,23 +375,13 @@ def refusal_of(folder: Path, how: Writing, *, senses: bool) -> str | None:
     try:
         model, tokenizer, _ = _opened(folder, senses=senses)
         genai().Generator(model, _params(model, how, 1, 1))
-        for text in _HARD:
-            _encoded(tokenizer, text)
+        for text in HARD:
+            encoded(tokenizer, text)
     except Exception as error:  # every error of the binding derives from Exception
         if says_no_memory(error):
             raise OutOfMemoryError(first_line(error)) from error
         return first_line(error).replace(f"{folder}/", "")
     return None
-
-
-def _encoded(tokenizer: Any, text: str) -> Array:
-    """Return the tokens of a text, int32 [tokens]; the library keeps Python's lock meanwhile."""
-    with ended_if_endless(_time_for(text)):
-        return np.asarray(tokenizer.encode(text), dtype=np.int32)
-
-
-def _time_for(text: str) -> float:
-    return _READING + len(text) / _CHARACTERS
 
 
 def _opened(folder: Path, *, senses: bool) -> tuple[Any, Any, Any]:
@@ -437,19 +424,6 @@ def _log_probabilities(scores: Array, tokens: Array) -> Array:
     chosen = rows[np.arange(len(tokens)), tokens]
     found: Array = (chosen - np.log(np.exp(rows).sum(axis=1))).astype(np.float32)
     return found
-
-
-def _check_whole(text: str) -> None:
-    """Raise OrtdeployError for a text of which GenAI would read the beginning only, or nothing."""
-    place = text.find("\0")
-    if place >= 0:
-        raise OrtdeployError(f"character {place + 1} of what the model reads is NUL, behind which GenAI reads nothing")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise OrtdeployError(
-            f"character {error.start + 1} of what the model reads is half of a surrogate pair"
-        ) from error
 
 
 def _check_length(given: int, context: int) -> None:

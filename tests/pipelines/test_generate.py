@@ -33,7 +33,7 @@ from ortdeploy.pipelines.component import Component
 from ortdeploy.pipelines.generate import GenerateSession, groups_of
 from ortdeploy.plan.steps import OpenSession, PlannedSession, RunJob
 from ortdeploy.planning.workflow import plan_manifests
-from ortdeploy.runtime import generation, trial_opening
+from ortdeploy.runtime import bounded_tokenizer, trial_opening
 from ortdeploy.runtime.generation import GenaiSession, Writing
 from ortdeploy.runtime.library import says_no_memory
 from ortdeploy.sessions.opening import OpenedSession
@@ -764,7 +764,7 @@ def split_by(folder: Path, pattern: str) -> None:
 def test_a_row_over_which_the_tokenizer_comes_to_no_end_fails_alone(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generation, "_READING", 0.5)
+    monkeypatch.setattr(bounded_tokenizer, "_LEAST", 0.5)
     split_by(folder, "(xx+y*)+z")
     rows = [{"prompt": text} for text in ("the pump leaks", "the pump " + "x" * 80, "valve is hot")]
     result = apply(cli, folder, rows, more="    errors: {max_failed: 1}\n")
@@ -780,7 +780,7 @@ def test_a_row_over_which_the_tokenizer_comes_to_no_end_fails_alone(
 def test_a_tokenizer_that_comes_to_no_end_is_told_by_the_plan(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generation, "_READING", 0.5)
+    monkeypatch.setattr(bounded_tokenizer, "_LEAST", 0.5)
     split_by(folder, r"(\w+)+:")
     result = apply(cli, folder, [{"prompt": "the pump"}])
     assert result.code == 1
