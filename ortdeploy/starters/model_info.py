@@ -21,7 +21,8 @@ class Data(Struct, frozen=True, kw_only=True):
     """Rows that the user has: their paths for a manifest, the format, and the columns that the files name.
 
     `texts` are columns of a CSV file whose first cell is no number. `left_out` says which files of a folder `patterns`
-    do not name, though their formats could be read. `delimiter` is what stands between cells, if that is no comma.
+    do not name, though their formats could be read. `first` are the values of a table's first row.
+    `delimiter` is what stands between cells, if that is no comma.
     `rates` are the sample rates of recordings in Hz.
     """
 
@@ -29,6 +30,7 @@ class Data(Struct, frozen=True, kw_only=True):
     format: str
     columns: Mapping[str, TensorType] = field(default_factory=dict)
     texts: frozenset[str] = frozenset()
+    first: Mapping[str, Any] = field(default_factory=dict)
     left_out: str = ""
     delimiter: str | None = None
     rates: frozenset[int] = frozenset()

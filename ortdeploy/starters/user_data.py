@@ -3,12 +3,13 @@
 import glob
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from ortdeploy.deployment.delimiters import likely_delimiter
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import DeclaredInput, Dialect, InputFacts
+from ortdeploy.facts.data import FORMATS_WITH_GAPS, DeclaredInput, Dialect, InputFacts
 from ortdeploy.shell import pip_install
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.compression import format_suffix
@@ -40,26 +41,28 @@ def look_at_data(path: Path, folder: Path, read_as: str | None = None) -> Data:
         raise OrtdeployError(f"--from: {path} needs {package.name}: {pip_install(f'ortdeploy[{package.extra}]')}")
     if facts.problem is not None:
         raise OrtdeployError(f"--from: {facts.problem.detail.rstrip('.')}")
-    texts = _texts(facts, folder) if facts.format == "csv" else frozenset[str]()
+    first = _first_row(facts, folder) if facts.format in FORMATS_WITH_GAPS else {}
+    found = (name for name, cell in first.items() if str(cell) and not _is_number(str(cell)))
     return Data(
         patterns=patterns,
         format=facts.format or "",
         columns=facts.columns,
-        texts=texts,
+        texts=frozenset(found if facts.format == "csv" else ()),
+        first=first,
         left_out=left_out,
         delimiter=delimiter,
         rates=frozenset(facts.rates),
     )
 
 
-def _texts(facts: InputFacts, folder: Path) -> frozenset[str]:
-    """Return the columns of CSV files whose first cell is no number."""
+def _first_row(facts: InputFacts, folder: Path) -> dict[str, Any]:
+    """Return the values of the first row of tables; none if it cannot be read."""
     names = tuple(facts.columns)
     wanted = Wanted(dtypes={}, keys=names, dialect=facts.dialect)
-    with SOURCES["csv"].open_source(facts.files[:1], str(folder), wanted) as source:
+    with SOURCES[facts.format or ""].open_source(facts.files[:1], str(folder), wanted) as source:
         block = next(source.blocks(0, iter([1])), None)
-    cells = {name: list(map(str, block.columns[name])) for name in names} if block is not None else {}
-    return frozenset(name for name, found in cells.items() if any(cell and not _is_number(cell) for cell in found))
+    columns = {} if block is None else block.columns
+    return {name: columns[name][0] for name in names if name in columns and len(columns[name])}
 
 
 def _is_number(cell: str) -> bool:

@@ -717,6 +717,28 @@ def test_a_folder_of_a_model_that_sees_writes_about_pictures(cli: Cli, tmp_path:
     assert rows(cli, tmp_path)[0]["text"].startswith("The picture shows the digit ")
 
 
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
+def test_pictures_that_a_table_names_go_to_a_model_that_sees(cli: Cli, tmp_path: Path, name: str) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    deployments = Path(__file__).parents[2] / "deployments"
+    shutil.copytree(deployments / "models/describer", tmp_path / "describer")
+    (tmp_path / "photos").mkdir()
+    shutil.copy(deployments / "digits/000.png", tmp_path / "photos/a.png")
+    texts = {"rows.csv": "id,photo,question\n1,a.png,Is this odd?\n", "rows.jsonl": '{"id": 1, "photo": ["a.png"]}\n'}
+    (tmp_path / name).write_text(texts[name])
+    manifest, _ = made(cli, tmp_path, "--from", tmp_path / name, model="describer")
+    assert manifest["pipelines"]["describe"]["image_folder"] == "photos"
+    assert rows(cli, tmp_path)[0]["text"].startswith("The picture shows the digit seven")
+
+
+def test_a_column_with_the_name_of_a_question_goes_to_a_model_that_writes(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    shutil.copytree(Path(__file__).parents[2] / "deployments/models/writer", tmp_path / "writer")
+    (tmp_path / "rows.csv").write_text("id,question\n1,the pump leaks\n")
+    made(cli, tmp_path, "--from", tmp_path / "rows.csv", model="writer")
+    assert rows(cli, tmp_path)[0]["text"] == '{"part": "pump", "fault": "leak"}'
+
+
 @pytest.mark.parametrize("text", ["[]", "{}", '{"model": 3}', '{"model": {"decoder": {"pipeline": 3}}}'])
 def test_a_folder_of_a_strange_config_is_refused_by_plan(cli: Cli, tmp_path: Path, text: str) -> None:
     folder = Path(shutil.copytree(Path(__file__).parents[2] / "deployments/models/writer", tmp_path / "writer"))
