@@ -45,7 +45,8 @@ def bind_all(
         if not written and value.name in there:
             written = (value.name,)
         if not written and only_column and value.name == unnamed[0]:
-            written = (only_column,)
+            may_feed = _may_feed(job, source, only_column, value, targets[value.name])
+            written = (only_column,) if may_feed else ()
         if written or not value.optional:
             columns = expanded(written, there, before.get(value.name, ()))
             stacked = is_stacked(written, columns, source)
@@ -62,6 +63,12 @@ def bind_all(
             )
             bindings.append(replace(bound, axis=axes.of_input(value.name)))
     return tuple(bindings)
+
+
+def _may_feed(job: JobSpec, source: InputFacts, column: str, value: ValueFacts, target: TensorType) -> bool:
+    """Return whether the only column is what an input wants: nothing but text is text, unless steps make it."""
+    is_text = column not in source.columns or source.columns[column].dtype in {None, "string"}
+    return is_text or target.dtype != "string" or value.name in job.prepare
 
 
 def fed_value(job: JobSpec, value: ValueFacts, target: TensorType, axes: RowAxes) -> FedValue:

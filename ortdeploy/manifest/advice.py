@@ -27,12 +27,18 @@ _OTHER_KEYS = {
     "backend": "providers",
     "dataset": "input",
     "device": "providers",
+    "do_sample": "temperature",
     "ep": "providers",
     "file": "path",
+    "max_length": "max_new_tokens",
+    "max_tokens": "max_new_tokens",
     "preprocess": "prepare",
     "preprocessing": "prepare",
     "sess_options": "session",
     "session_options": "session",
+    "stop_sequences": "stop",
+    "stop_strings": "stop",
+    "system_prompt": "system",
     "transforms": "prepare",
 }
 """What other tools call a key; each counts where the key is one."""

@@ -35,6 +35,9 @@ def missing_folder(root: Path, preset: PresetSpec) -> Problem | None:
     missing = next((one for one in folders if not is_folder(root / one)), None)
     if missing is None:
         return None
+    if (root / missing).is_file():
+        around = Path(missing).parent.as_posix()
+        return Problem(kind="folder", detail=f"{missing} is a file. Name the folder around it: {around}.")
     return Problem(kind="folder", detail=f"There is no folder {missing}. Paths are relative to the manifest.")
 
 

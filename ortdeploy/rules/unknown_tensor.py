@@ -54,5 +54,7 @@ def _fed(job: "ResolvedJob") -> Iterator[Finding]:
     for at in named:
         name = str(at[-1])
         if name not in known:
-            detail = f'{job.kind.capitalize()} "{job.spec.model}" has no input "{name}". {did_you_mean(name, known)}'
+            of_paths = name == "image_files" and "images" in known
+            how = "Set its image_folder, below which those lie." if of_paths else did_you_mean(name, known)
+            detail = f'{job.kind.capitalize()} "{job.spec.model}" has no input "{name}". {how}'
             yield Finding(at=at, detail=detail, key=True, job=job.spec.name)

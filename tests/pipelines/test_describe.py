@@ -669,6 +669,24 @@ def test_what_a_folder_that_sees_does_not_do_is_refused_before_the_run(
     assert why in result.words
 
 
+@pytest.mark.parametrize(
+    ("wired", "why"),
+    [
+        ("columns: {images: pixels}", 'Nothing feeds input "prompt"'),
+        ("columns: {images: pixels, image_files: path}, values: {prompt: odd}", "Set its image_folder"),
+    ],
+    ids=["no prompt", "no folder of pictures"],
+)
+def test_pictures_that_are_fed_wrongly_lead_to_what_is_missing(cli: Cli, folder: Path, wired: str, why: str) -> None:
+    text = MANIFEST.replace("SAID", "chat: prompt")
+    begin, end = text.index("columns: {"), text.index(", key: [path]")
+    (folder / "m.yaml").write_text(text[:begin] + wired + text[end:])
+    result = cli("plan", folder / "m.yaml")
+    assert result.code == 1
+    assert why in result.words
+    assert "cast: string" not in result.words
+
+
 def with_adapter(folder: Path) -> Path:
     """Let the decoder take its bias from an adapter, and return one with which each text ends at once."""
     decoder = folder / "models/describer/decoder.onnx"

@@ -751,6 +751,29 @@ def arrays_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: pa.array([row[name] for row in rows], types.get(name, pa.float64())) for name in rows[0]}
 
 
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("do_sample: true", 'Did you mean "temperature"?'),
+        ("max_length: 5", 'Did you mean "max_new_tokens"?'),
+        ("stop_strings: [a]", 'Did you mean "stop"?'),
+        ("system_prompt: a", 'Did you mean "system"?'),
+    ],
+)
+def test_a_key_of_another_library_leads_to_that_of_a_manifest(cli: Cli, folder: Path, said: str, why: str) -> None:
+    result = apply(cli, folder, [{"prompt": "the pump"}], said)
+    assert result.code == 1
+    assert why in result.words
+
+
+def test_a_file_in_place_of_its_folder_leads_to_the_folder(cli: Cli, folder: Path) -> None:
+    write_rows(folder, [{"prompt": "the pump"}])
+    (folder / "m.yaml").write_text(
+        MANIFEST.replace("SAID", "seed: 1").replace("models/writer,", "models/writer/model.onnx,")
+    )
+    assert "Name the folder around it: models/writer." in cli("plan", folder / "m.yaml").words
+
+
 def split_by(folder: Path, pattern: str) -> None:
     """Have the tokenizer divide texts by a pattern first."""
     path = folder / "models/writer/tokenizer.json"
