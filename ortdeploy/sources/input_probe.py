@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from functools import partial, wraps
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ParamSpec, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -44,6 +44,25 @@ if TYPE_CHECKING:
     from ortdeploy.sources.row_index import CountedModule
 
 
+_LOOKS = 5
+_Asked = ParamSpec("_Asked")
+
+
+def _again_if_files_go(look: Callable[_Asked, InputFacts]) -> Callable[_Asked, InputFacts]:
+    """Look again at an input that cannot be read if files of it have gone meanwhile: they do not stop the others."""
+
+    @wraps(look)
+    def looks(*asked: _Asked.args, **options: _Asked.kwargs) -> InputFacts:
+        for _ in range(_LOOKS):
+            found = look(*asked, **options)
+            if found.problem is None or all(is_url(path) or os.path.lexists(path) for path in found.files):
+                break
+        return found
+
+    return looks
+
+
+@_again_if_files_go
 def probe_input(
     declared: DeclaredInput,
     packages: frozenset[str],

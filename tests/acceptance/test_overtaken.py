@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import Cli, read_rows
 
+from ortdeploy.cli.applying import runner
 from ortdeploy.jobs import resume
 from ortdeploy.parts import committed
 
@@ -96,7 +97,22 @@ def test_a_file_that_is_named_by_itself_must_stay(cli: Cli, deployment: Path, mo
     assert "inbox/a.npy cannot be read: No such file or directory. It was there when the plan was made" in result.out
 
 
+def test_a_job_whose_time_is_limited_does_not_begin_anew(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = deployment / "m.yaml"
+    manifest.write_text(MANIFEST.replace("PATH", "inbox/*.npy") + "    until: 1h\n")
+    put(deployment, "a", 1)
+    put(deployment, "b", 2)
+    after_looks(monkeypatch, (deployment / "inbox/b.npy").unlink)
+    result = cli("apply", manifest)
+    assert (result.code, "plan.overtaken" in result.words) == (1, False)
+    assert cli("apply", manifest).code == 0
+    assert values(deployment) == [("a", 1)] * 2
+
+
 def test_a_file_that_never_rests_ends_the_apply(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_MORE_PLANS", 3)
     manifest = deployment / "m.yaml"
     manifest.write_text(MANIFEST.replace("PATH", "inbox/*.npy"))
     put(deployment, "a", 1)

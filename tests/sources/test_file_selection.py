@@ -25,7 +25,7 @@ from ortdeploy.facts.data import (
 from ortdeploy.facts.problems import CHANGED, WAITING
 from ortdeploy.files import compact_list
 from ortdeploy.files.digests import boot_id
-from ortdeploy.sources import file_selection, input_probe
+from ortdeploy.sources import file_selection, fitting_format, input_probe
 from ortdeploy.sources import files as source_files
 from ortdeploy.sources.file_selection import CLOCK, KIND, Progress, Settling, accounted_for, compare, sort_arrivals
 from ortdeploy.sources.files import UnmountedFolders
@@ -104,6 +104,22 @@ def test_a_file_that_goes_while_an_input_is_looked_at_costs_no_other_file(
     for name in ("a.npy", "b.npy"):
         np.save(tmp_path / name, np.zeros((2, 3), dtype=np.float32))
     monkeypatch.setattr(input_probe, "list_files", list_and_withdraw)
+    found = probe_input(DeclaredInput(folder=str(tmp_path), patterns=("*.npy",)), frozenset())
+    assert ([one.path for one in found.states], found.rows, found.problem) == (["b.npy"], 2, None)
+
+
+def test_a_file_that_goes_while_another_one_is_read_costs_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.npy", "b.npy"):
+        np.save(tmp_path / name, np.zeros((2, 3), dtype=np.float32))
+    mistaken = fitting_format.mistaken
+
+    def withdraw_and_look(*arguments: Any, **more: Any) -> Any:
+        (tmp_path / "a.npy").unlink(missing_ok=True)
+        return mistaken(*arguments, **more)
+
+    monkeypatch.setattr(input_probe, "mistaken", withdraw_and_look)
     found = probe_input(DeclaredInput(folder=str(tmp_path), patterns=("*.npy",)), frozenset())
     assert ([one.path for one in found.states], found.rows, found.problem) == (["b.npy"], 2, None)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
     from ortdeploy.plan.part_table import Shard
 
-_MORE_PLANS = 3
+_MORE_PLANS = 10
 """How often an apply plans again because input files change or go while it runs."""
 _CODES = {Status.FAILED: EXIT_REJECTED, Status.PAUSED: EXIT_PAUSED}
 
@@ -156,6 +156,8 @@ class Runner(Struct, frozen=True, kw_only=True):
         """Return another plan of a manifest whose files have overtaken this one; None if there is none, or no need."""
         overtaken = [result for result in ended.results if result.overtaken]
         if not overtaken or self.stopped() or self.shard is not None or self.engine is not None:
+            return None
+        if any(step.timing.until is not None for step in run_jobs(ended.plan)):  # the time would begin anew
             return None
         from ortdeploy.cli.plans import load_or_plan  # noqa: PLC0415  loaded already, unless the plan was remembered
 
