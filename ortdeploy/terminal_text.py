@@ -48,7 +48,7 @@ def plain(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text, cut to so many signs if it is longer."""
+    """Return a text, cut to `most` signs if it is longer."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -16,7 +16,6 @@ EXACT = {
     "sinks/recordings.py _wav": "the same samples in the order of bytes that WAV has",
     "sinks/npz.py merge": "numbers of rows",
     "sinks/tables.py _array": "offsets within a block",
-    "feeds/feeder.py finite_rows": "booleans",
     "transforms/normalize.py _along": "the manifest's numbers, in the type that is computed in",
     "transforms/grayscale.py _luma": "Pillow's fixed-point arithmetic on bytes, which stays within a byte",
     "transforms/sampling.py _nearest": "places in a picture",
