@@ -1,8 +1,10 @@
 """How a job ends: an exception that ends its work early becomes a status and a reason; the next run continues."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import (
     OrtdeployError,
@@ -35,6 +37,12 @@ class Ending(Struct, frozen=True, kw_only=True):
     stuck: tuple[int, ...] = ()
     refused: bool = False
     overtaken: bool = False
+
+
+def failed_too(ending: Ending, place: Path, error: Exception) -> Ending:
+    """Return how a job ended that failed at its end, as its report was written; why it had failed before says more."""
+    had_failed = ending.status is Status.FAILED and ending.reason is not None
+    return ending if had_failed else replace(ending, status=Status.FAILED, reason=failure_at(place, error))
 
 
 def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Status]) -> Ending:

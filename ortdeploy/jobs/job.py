@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ortdeploy.diagnostics import OrtdeployError, failure_at
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.feeds.row_sources import open_rows
 from ortdeploy.jobs.block_monitor import BlockMonitor
-from ortdeploy.jobs.ending import Ending, carry_out
+from ortdeploy.jobs.ending import Ending, carry_out, failed_too
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport, log_end
 from ortdeploy.jobs.job_statistics import JobStatistics
@@ -136,7 +136,7 @@ class JobRun:
                 self._loop.leave()
                 ending = self._end(ending, self._loop.kept())
             except OrtdeployError as error:
-                ending = replace(ending, status=Status.FAILED, reason=ending.reason or str(error))
+                ending = failed_too(ending, self._context.output.folder, error)
         if ending.status is Status.DONE and not any(member.rows.halvings for member in self._stream.members):
             note_own_peak(self._context.plan, self._context.step, self._context.output.ledger.state_dir)
         result = self._report.result(ending, len(self._blocks.pending) if self._blocks is not None else 0)
@@ -153,8 +153,7 @@ class JobRun:
         try:
             self._report.write(ending, ended, statistics)
         except OSError as error:
-            reason = ending.reason or failure_at(self._context.output.folder, error)
-            ending = replace(ending, status=Status.FAILED, reason=reason)
+            ending = failed_too(ending, self._context.output.folder, error)
         self._context.output.ledger.end(
             self._context.output.name, ending.status, ending.reason, ended, statistics, contents=self._contents
         )

@@ -15,7 +15,7 @@ from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, KnownFile
 from ortdeploy.feeds.row_sources import open_rows
-from ortdeploy.jobs.ending import Ending, carry_out
+from ortdeploy.jobs.ending import carry_out, failed_too
 from ortdeploy.jobs.error_budget import ErrorBudget
 from ortdeploy.jobs.failed_row_details import DeadLetters
 from ortdeploy.jobs.input_contents import InputContents
@@ -55,7 +55,7 @@ class RerunRun:
                 self._context.output.ledger.end(self._context.output.name, ending.status, ending.reason)
                 self._report.write()
         except (OSError, OrtdeployError) as error:
-            ending = Ending(status=Status.FAILED, reason=ending.reason or str(error))
+            ending = failed_too(ending, self._context.output.folder, error)
         result = self._report.result(ending)
         log_end(result)
         return result

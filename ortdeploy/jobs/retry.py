@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
-from ortdeploy.jobs.ending import carry_out
+from ortdeploy.jobs.ending import carry_out, failed_too
 from ortdeploy.jobs.expected import EXPECTED, Expected, in_folder
 from ortdeploy.jobs.failed_row_details import DeadLetters
 from ortdeploy.jobs.job_context import JobContext
@@ -62,7 +62,7 @@ class RetryRun:
                     )
                 self._report.write()
         except (OSError, OrtdeployError) as error:
-            ending = replace(ending, status=Status.FAILED, reason=ending.reason or str(error))
+            ending = failed_too(ending, self._context.output.folder, error)
         result = self._report.result(ending)
         log_end(result)
         return result

@@ -1,5 +1,6 @@
 """Failed rows run once more and go into their parts, at their places, in every format and through every interruption."""
 
+import errno
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from support.jobs import (
 )
 
 from ortdeploy.diagnostics import ProviderFailedError
+from ortdeploy.jobs.job_report import JobReport
 from ortdeploy.ledger import ledger as ledger_module
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import read_outputs
@@ -58,6 +60,22 @@ def test_rows_that_pass_now_are_put_at_their_places(tmp_path: Path, kind: str) -
     assert [path.name for path in (tmp_path / "out").glob(".*")] == []
     again = execute(tmp_path, retrying(plan), FakeRuntime(double))
     assert (again.status, again.reason) == (Status.NOTHING_TO_DO, "no row in out has failed")
+
+
+def test_a_retry_without_failed_rows_says_that_its_report_finds_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, range(3))
+    plan = plan_for(tmp_path, 3)
+    assert execute(tmp_path, plan, FakeRuntime(double)).status is Status.DONE
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(JobReport, "write", full)
+    result = execute(tmp_path, retrying(plan), FakeRuntime(double))
+    assert (result.status, result.committed) == (Status.FAILED, 3)
+    assert "out: No space left on device" in (result.reason or "")
     assert execute(tmp_path, plan, FakeRuntime(double)).status is Status.NOTHING_TO_DO
 
 
