@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.files.atomic import Written
 from ortdeploy.files.scratch import scratch_folder
@@ -60,7 +60,9 @@ def copied_afterwards(context: JobContext) -> Iterator[None]:
         if _is_shared(context):
             put_copy(place, context.output.ledger, context.output.name)
     except (OSError, OrtdeployError) as error:
-        log.warning("ledger.not_copied", output=context.step.output.shown, reason=str(error))
+        log.warning(
+            "ledger.not_copied", output=context.step.output.shown, reason=failure_at(context.output.folder, error)
+        )
 
 
 def _is_shared(context: JobContext) -> bool:

@@ -1,5 +1,6 @@
 """`ortdeploy compact`: what it says, and what a manifest's jobs are like afterwards."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -117,6 +118,17 @@ def test_an_apply_with_nothing_to_do_writes_the_report_that_a_killed_one_was_to_
     assert not [path.name for path in (deployment / "out").glob(".*")]
     report = json.loads((deployment / "out/_run.json").read_text())
     assert [part["file"] for part in report["parts"]] == [path.name for path in (deployment / "out").glob("part-*")]
+
+
+def test_a_disk_that_is_full_is_named(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    manifest = fill(cli, deployment)
+    monkeypatch.setattr(Ledger, "begin_rewrite", full)
+    done = cli("compact", manifest, "--job", "run")
+    assert done.code == 1
+    assert f"cannot be put together: {deployment / 'out'}: No space left on device; make room" in done.words
 
 
 def test_what_cannot_be_completed_fails_the_job(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ortdeploy.cli.commands.shared import chosen_jobs, start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.files.urls import path_from_here
 from ortdeploy.ledger import open_plans
 from ortdeploy.ledger.opening import open_ledger
@@ -71,5 +71,5 @@ def _compact(spec: Spec, job: JobSpec, state: Path) -> CompactionResult:
         try:
             before, after = small.compact()
         except (OSError, ValueError) as error:
-            raise OrtdeployError(f"the parts of {shown} cannot be put together: {error}") from error
+            raise OrtdeployError(f"the parts of {shown} cannot be put together: {failure_at(folder, error)}") from error
     return result(before=before, after=after)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, errors_in
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, errors_in, failure_at
 from ortdeploy.events import log
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError
@@ -53,7 +53,7 @@ def keep_good(deployment: "Deployment", state_dir: Path, now: str) -> None:
     except ContentChangedError as error:
         log.warning("manifest.not_kept", manifest=spec.path, reason=f"{error} was changed while it was read")
     except (OSError, StoreFullError, OrtdeployError) as error:
-        log.warning("manifest.not_kept", manifest=spec.path, reason=str(error))
+        log.warning("manifest.not_kept", manifest=spec.path, reason=failure_at(state_dir, error))
 
 
 def _keep_version(deployment: "Deployment", state_dir: Path, now: str) -> None:

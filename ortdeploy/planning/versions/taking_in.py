@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ortdeploy.bundles.description import BundledFile, Description, identity
 from ortdeploy.bundles.layout import Bundle
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError
 from ortdeploy.files.disk import free_at
@@ -48,10 +48,12 @@ def take_in(bundle: Bundle, installed: Installed, state_dir: Path, now: str) -> 
     except (OSError, StoreFullError, OrtdeployError) as error:
         if installed.version(bundle.id) is None:
             _give_up(store, owner, state_dir)
+        wrong = f"{error}"
         if isinstance(error, OSError):
-            wrong = "there is no room for it" if error.errno in _NO_ROOM else f"{bundle.path} cannot be copied"
-            raise OrtdeployError(f"{wrong}: {error.strerror or error}") from error
-        raise OrtdeployError(f"{error}") from error
+            wrong = f"{bundle.path} cannot be copied: {error.strerror or error}"
+            if error.errno in _NO_ROOM:
+                wrong = f"there is no room for it: {failure_at(state_dir, error)}"
+        raise OrtdeployError(wrong) from error
 
 
 def _take_in(
