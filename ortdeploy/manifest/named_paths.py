@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from ortdeploy.files.gate import Use
 from ortdeploy.files.listing import in_full
-from ortdeploy.manifest.option_paths import find_option_paths
+from ortdeploy.manifest.option_paths import WRITTEN, find_option_paths
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.document import Path
@@ -53,6 +53,14 @@ def named_paths(spec: "Spec") -> Iterator[NamedPath]:
             yield NamedPath(pipeline.preset.image_folder, (*pipeline.at, "image_folder"), Use.READ)
     if spec.on_end is not None and spec.on_end.url is not None:
         yield NamedPath(spec.on_end.url, ("on_end", "url"), Use.POST)
+
+
+def paths_of_bundle(spec: "Spec") -> Iterator[NamedPath]:
+    """Yield those that a bundle brings: of what is read, all but data and a command."""
+    written = {option.path for option in find_option_paths(spec) if option.kind in WRITTEN}
+    for named in named_paths(spec):
+        if named.use in {Use.FETCH, Use.LOCAL} and named.path not in written and named.at[0] != "on_end":
+            yield named
 
 
 class PinnedFile(Struct, frozen=True):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _OPENED = ("file", "folder", "library", "document")
 """Kinds of paths in provider options that must be there and are read."""
+WRITTEN = frozenset({"new-file", "new-folder"})
+"""Kinds of paths that need not be there, because what the option is for makes them."""
 
 
 class OptionPath(Struct, frozen=True, kw_only=True):

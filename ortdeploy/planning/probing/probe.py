@@ -28,6 +28,7 @@ from ortdeploy.files.text_lines import lines_of
 from ortdeploy.graph.row_followers import with_row_followers
 from ortdeploy.manifest.named_paths import named_paths, path_from_manifest
 from ortdeploy.manifest.option_paths import (
+    WRITTEN,
     OptionPath,
     files_to_open,
     find_option_paths,
@@ -266,7 +267,7 @@ def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
     """Return why an option's path cannot be read, or cannot be made, by its kind."""
     if option.kind == "new-folder" and is_folder(path):
         return unwritable(path, option.path, ())
-    if option.kind in {"new-file", "new-folder"}:
+    if option.kind in WRITTEN:
         if is_folder(path.parent):
             return unwritable(path.parent, option.path, ())
         detail = f"{option.path} cannot be written: there is no folder {path.parent}. Make it."

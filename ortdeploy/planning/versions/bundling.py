@@ -23,7 +23,7 @@ from ortdeploy.bundles.description import (
 from ortdeploy.bundles.layout import Bundle
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.files.digest_cache import DigestCache
-from ortdeploy.files.gate import Use, outside
+from ortdeploy.files.gate import outside
 from ortdeploy.files.listing import expand
 from ortdeploy.files.names import STATE_DIR, is_file, relative
 from ortdeploy.files.opening import open_regular
@@ -31,8 +31,14 @@ from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import MAX_BYTES, parse_document, stage_diagnostic
 from ortdeploy.manifest.document import Path as At
 from ortdeploy.manifest.loader import LoadOptions, load_manifest
-from ortdeploy.manifest.named_paths import named_paths, path_from_manifest, pattern_from_manifest, pinned_files
-from ortdeploy.manifest.option_paths import find_option_paths
+from ortdeploy.manifest.named_paths import (
+    named_paths,
+    path_from_manifest,
+    paths_of_bundle,
+    pattern_from_manifest,
+    pinned_files,
+)
+from ortdeploy.manifest.option_paths import WRITTEN, find_option_paths
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.manifest.when import REFUSE
 from ortdeploy.planning.joining import look_at_files
@@ -47,7 +53,6 @@ if TYPE_CHECKING:
 FETCHED = "fetched"
 """The folder of a bundle with files that the manifest names by URL."""
 _LFS = b"version https://git-lfs.github.com/spec/"
-_WRITTEN = frozenset({"new-file", "new-folder"})
 
 
 class Closure(Struct, frozen=True, kw_only=True):
@@ -171,7 +176,7 @@ def _problems(spec: Spec, facts: "Facts") -> "Iterator[tuple[At, Problem]]":
         for pipeline in spec.pipelines
         if pipeline.preset is not None
     ]
-    by_path += [(path, problem) for (kind, path), problem in facts.path_problems.items() if kind not in _WRITTEN]
+    by_path += [(path, problem) for (kind, path), problem in facts.path_problems.items() if kind not in WRITTEN]
     yield from ((places.get(path, ()), problem) for path, problem in by_path if problem is not None)
 
 
@@ -200,13 +205,8 @@ def _add_named(spec: Spec, files: _Files, named: NamedFiles, of_url: Mapping[str
 
 def _uncovered(spec: Spec, files: _Files) -> Iterator[Diagnostic]:
     """Yield what a manifest names and no file of the bundle is, but for what is read or written as data."""
-    written = {option.path for option in find_option_paths(spec) if option.kind in _WRITTEN}
     fetched = {file.stands_for for file in files.found.values()}
-    for named in named_paths(spec):
-        if named.use not in {Use.FETCH, Use.LOCAL} or named.path in written or named.path in fetched:
-            continue
-        if spec.on_end is not None and named.at[0] == "on_end":
-            continue
+    for named in (one for one in paths_of_bundle(spec) if one.path not in fetched):
         name = relative(path_from_manifest(spec, named.path), spec.folder)
         if Path(named.path).is_absolute() or name.startswith("../"):
             yield _refuse(spec, named.at, f"{named.path} is no path from the manifest into its own folder tree.")

@@ -14,13 +14,11 @@ from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError
 from ortdeploy.files.disk import free_at
-from ortdeploy.files.gate import Use
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.output_lock import shared_use, sole_use
 from ortdeploy.manifest.document import MAX_BYTES
 from ortdeploy.manifest.loader import LoadOptions, load_manifest
-from ortdeploy.manifest.named_paths import named_paths
-from ortdeploy.manifest.option_paths import find_option_paths
+from ortdeploy.manifest.named_paths import paths_of_bundle
 from ortdeploy.planning.versions.installed import WHOLE, Installed, options_of, owner_of, with_state
 from ortdeploy.planning.versions.version import Version
 
@@ -138,10 +136,7 @@ def version_of(description: Description, id_: str, state_dir: Path, now: str) ->
     of_url = {file.stands_for: file.name for file in description.files if file.stands_for is not None}
     places: dict[str, str] = {}
     for spec in (loaded.spec, *loaded.variants):
-        written = {option.path for option in find_option_paths(spec) if option.kind in {"new-file", "new-folder"}}
-        for named in named_paths(spec):
-            if named.use not in {Use.FETCH, Use.LOCAL} or named.path in written or named.at[0] == "on_end":
-                continue
+        for named in paths_of_bundle(spec):
             places[named.path] = of_url.get(named.path) or _below(named.path)
     return replace(version, places=places)
 
