@@ -46,17 +46,17 @@ def rests_on(deployments: "Sequence[Deployment]", paths: Sequence[str], state_di
     would play back, `writable` must be writable, `patterns` name files or folders that are all compared, and
     `state_dir` must hold the same links. With `devices`, those of this machine are compared, and their drivers.
     """
-    if not deployments or not all(map(_is_told, deployments)):
+    beside = rests_on_beside_data(deployments, paths, state_dir)
+    if beside is None:
         return None
     text = text_rests_on([each.spec for each in deployments], paths, state_dir)
-    files = [os.path.abspath(one) for each in deployments for one in _files(each, state_dir)]  # noqa: PTH100  keeps links
+    files = [os.path.abspath(one) for each in deployments for one in _data_files(each, state_dir)]  # noqa: PTH100  keeps links
     return {
-        **text,
-        "files": sorted({*text["files"], *files}),
-        "trees": sorted({str(one) for each in deployments for one in _trees(each)}),
+        **beside,
+        "files": sorted({*beside["files"], *text["files"], *files}),
+        "journals": text["journals"],
         "writable": sorted({str(_there(folder)) for each in deployments for folder in _outputs(each)}),
         "patterns": [*text["patterns"], *(one for each in deployments for one in _patterns(each))],
-        "devices": _needs_devices(deployments),
     }
 
 
@@ -152,9 +152,8 @@ def _is_told(deployment: "Deployment") -> bool:
     )
 
 
-def _files(deployment: "Deployment", state_dir: Path) -> Iterator[str | Path]:
-    """Yield every file that planning has looked at, except inputs, and the outputs' folders with their parts."""
-    yield from _read(deployment)
+def _data_files(deployment: "Deployment", state_dir: Path) -> Iterator[str | Path]:
+    """Yield the outputs' folders with their parts."""
     with read_ledger(state_dir) as ledger:
         for folder in _outputs(deployment):
             yield from (folder, _there(folder))
