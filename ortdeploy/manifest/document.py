@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 from msgspec import Struct, field
 
-from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
+from ortdeploy.diagnostics import Certainty, Diagnostic, OrtdeployError, Severity, Span
+from ortdeploy.files.opening import open_regular
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.scalars import resolve_plain
 
@@ -32,6 +33,15 @@ _YAML_ADVICE = {
     "while parsing a block mapping": "Keys of one mapping begin in the same column.",
 }
 """What to do about an error of YAML, by a part of libyaml's words."""
+
+
+def read_bytes(path: str, most: int = MAX_BYTES) -> bytes:
+    """Return the bytes of a file; of one that has too many, one more than it may. Raises OrtdeployError."""
+    try:
+        with open_regular(path) as file:
+            return file.read(most + 1)
+    except (OSError, ValueError) as error:
+        raise OrtdeployError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 class Document(Struct, frozen=True, kw_only=True):

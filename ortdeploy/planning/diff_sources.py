@@ -6,9 +6,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
-from ortdeploy.files.opening import open_regular
-from ortdeploy.manifest.document import Document, parse_document
+from ortdeploy.diagnostics import Diagnostic, has_errors
+from ortdeploy.manifest.document import Document, parse_document, read_bytes
 from ortdeploy.manifest.loader import LoadOptions, is_device_file, load_manifest
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.planning.differences import Value
@@ -33,7 +32,7 @@ class Comparable(Struct, frozen=True, kw_only=True):
 
 def read_comparable(path: str, options: LoadOptions) -> Comparable:
     """Read a file of any of the four kinds. Raises OrtdeployError if it cannot be read, or is none of them."""
-    raw = _read(path)
+    raw = read_bytes(path, MAX_BYTES)
     if is_plan_file(raw):
         return _read_plan_or_report(raw, path)
     document, diagnostics = parse_document(raw, path)
@@ -43,14 +42,6 @@ def read_comparable(path: str, options: LoadOptions) -> Comparable:
     if loaded.spec is None:
         return Comparable(kind=MANIFEST, value=None, diagnostics=loaded.diagnostics)
     return _checked(MANIFEST, loaded.spec.document, loaded.diagnostics)
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open_regular(path) as file:
-            return file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise OrtdeployError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _read_plan_or_report(raw: bytes, path: str) -> Comparable:

@@ -17,6 +17,7 @@ from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import open_regular
 from ortdeploy.files.path_suggestions import advice_on_path
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
+from ortdeploy.manifest.document import Document, parse_document, read_bytes, stage_diagnostic
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.planning.devices.offered_devices import described_devices
@@ -86,10 +87,9 @@ def _lines(values: Mapping[str, Any]) -> str:
 def load_device(path: str) -> tuple[HostFacts | None, tuple[Diagnostic, ...]]:
     """Read a device file into the facts that planning needs, or say what is wrong with it."""
     try:
-        with open_regular(path) as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        detail = f"The device file {path} cannot be read: {getattr(error, 'strerror', None) or error}.{_advice(path)}"
+        raw = read_bytes(path)
+    except OrtdeployError as error:
+        detail = f"The device file {error}.{_advice(path)}"
         return None, (stage_diagnostic("unreadable-device", detail, Span(path=path, line=1, column=1)),)
     document, diagnostics = parse_document(raw, path)
     if document is None:
@@ -124,11 +124,7 @@ def _advice(path: str) -> str:
 
 def name_of_device(path: str) -> str:
     """Return the name that a device file gives, or that of the file. Raises OrtdeployError if it is no device file."""
-    try:
-        with open_regular(path) as file:
-            document, problems = parse_document(file.read(MAX_BYTES + 1), path)
-    except (OSError, ValueError) as error:
-        raise OrtdeployError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    document, problems = parse_document(read_bytes(path), path)
     if document is None or not isinstance(document.data, dict) or "device_version" not in document.data:
         why = problems[0].detail if problems else "it has no device_version."
         raise OrtdeployError(f"{path} is no device file: {why.rstrip('.')}")
