@@ -23,7 +23,7 @@ from ortdeploy.jobs.gone_files import note_gone_files
 from ortdeploy.jobs.job_report import NOT_BEGUN, unrun
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.records import output_key
-from ortdeploy.plan.selection import keep_jobs, output_paths
+from ortdeploy.plan.selection import keep_jobs, output_paths, run_jobs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.devices.kept_choices import keep_choice
 from ortdeploy.planning.last_manifest import keep_text

@@ -14,9 +14,7 @@ from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.facts.variants import Traits
 from ortdeploy.files.listing import expand
 from ortdeploy.files.names import is_folder
-from ortdeploy.files.opening import open_regular
 from ortdeploy.files.path_suggestions import advice_on_path
-from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
 from ortdeploy.manifest.document import Document, parse_document, read_bytes, stage_diagnostic
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.write import flow, scalar
