@@ -35,7 +35,7 @@ _YAML_ADVICE = {
 """What to do about an error of YAML, by a part of libyaml's words."""
 
 
-def read_bytes(path: str, most: int = MAX_BYTES) -> bytes:
+def read_bounded(path: str, most: int = MAX_BYTES) -> bytes:
     """Return the bytes of a file; of one that has too many, one more than it may. Raises OrtdeployError."""
     try:
         with open_regular(path) as file:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, has_errors
-from ortdeploy.manifest.document import Document, parse_document, read_bytes
+from ortdeploy.manifest.document import Document, parse_document, read_bounded
 from ortdeploy.manifest.loader import LoadOptions, is_device_file, load_manifest
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.planning.differences import Value
@@ -32,7 +32,7 @@ class Comparable(Struct, frozen=True, kw_only=True):
 
 def read_comparable(path: str, options: LoadOptions) -> Comparable:
     """Read a file of any of the four kinds. Raises OrtdeployError if it cannot be read, or is none of them."""
-    raw = read_bytes(path, MAX_BYTES)
+    raw = read_bounded(path, MAX_BYTES)
     if is_plan_file(raw):
         return _read_plan_or_report(raw, path)
     document, diagnostics = parse_document(raw, path)

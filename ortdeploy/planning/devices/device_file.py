@@ -15,7 +15,7 @@ from ortdeploy.facts.variants import Traits
 from ortdeploy.files.listing import expand
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.path_suggestions import advice_on_path
-from ortdeploy.manifest.document import Document, parse_document, read_bytes, stage_diagnostic
+from ortdeploy.manifest.document import Document, parse_document, read_bounded, stage_diagnostic
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.planning.devices.offered_devices import described_devices
@@ -85,7 +85,7 @@ def _lines(values: Mapping[str, Any]) -> str:
 def load_device(path: str) -> tuple[HostFacts | None, tuple[Diagnostic, ...]]:
     """Read a device file into the facts that planning needs, or say what is wrong with it."""
     try:
-        raw = read_bytes(path)
+        raw = read_bounded(path)
     except OrtdeployError as error:
         detail = f"The device file {error}.{_advice(path)}"
         return None, (stage_diagnostic("unreadable-device", detail, Span(path=path, line=1, column=1)),)
@@ -122,7 +122,7 @@ def _advice(path: str) -> str:
 
 def name_of_device(path: str) -> str:
     """Return the name that a device file gives, or that of the file. Raises OrtdeployError if it is no device file."""
-    document, problems = parse_document(read_bytes(path), path)
+    document, problems = parse_document(read_bounded(path), path)
     if document is None or not isinstance(document.data, dict) or "device_version" not in document.data:
         why = problems[0].detail if problems else "it has no device_version."
         raise OrtdeployError(f"{path} is no device file: {why.rstrip('.')}")
