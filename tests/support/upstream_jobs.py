@@ -19,10 +19,12 @@ from unittest.mock import patch
 import numpy as np
 import yaml
 from onnx import TensorProto, helper
+from msgspec.structs import replace
 from pyarrow import parquet
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.facts import Facts
+from ortdeploy.facts.host import HostFacts
 from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.changes import rows_in
 from ortdeploy.ledger.ledger import Ledger
@@ -30,10 +32,12 @@ from ortdeploy.ledger.opening import open_ledger, read_ledger
 from ortdeploy.ledger.published_files import deliveries, reader_of, unread
 from ortdeploy.ledger.records import OutputRecord, Part, Revision
 from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.manifest.spec import Spec
 from ortdeploy.parts.compaction import CompactionTarget
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.probing import probe
+from ortdeploy.planning.probing.scope import Scope
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.results.results import JobResult
 from ortdeploy.runtime.protocol import Session
@@ -114,9 +118,9 @@ def save_version(path: Path, version: int) -> None:
 _probe = probe.probe
 
 
-def _probe_here(*arguments: Any, **options: Any) -> Facts:
+def _probe_here(spec: Spec, state_dir: Path, host: HostFacts, scope: Scope) -> Facts:
     """Look at what is there, though the machine is another one: so no model is opened to see whether that can be done."""
-    return _probe(*arguments, **{**options, "elsewhere": False})
+    return _probe(spec, state_dir, host, replace(scope, elsewhere=False))
 
 
 @dataclass
