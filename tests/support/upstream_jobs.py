@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 import numpy as np
 import yaml
-from onnx import TensorProto, helper
 from msgspec.structs import replace
+from onnx import TensorProto, helper
 from pyarrow import parquet
 
 from ortdeploy.diagnostics import OrtdeployError
