@@ -1,5 +1,6 @@
 """Input files that go or change while an apply runs: it plans again, and only what is there is run."""
 
+import argparse
 import wave
 from collections.abc import Callable
 from functools import partial
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 from conftest import Cli, read_rows
 
-from ortdeploy.cli.applying import runner
+from ortdeploy.cli import plans
 from ortdeploy.jobs import resume
 from ortdeploy.parts import committed
+from ortdeploy.planning.planned import Planned
 
 MANIFEST = """
 version: 1
@@ -111,18 +113,58 @@ def test_a_job_whose_time_is_limited_does_not_begin_anew(
     assert values(deployment) == [("a", 1)] * 2
 
 
-def test_a_file_that_never_rests_ends_the_apply(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_MORE_PLANS", 3)
+def test_only_the_manifest_whose_files_go_is_planned_again(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "mn":
+        text = MANIFEST.replace("PATH", "inbox/*.npy").replace("recurring", name).replace("run:", f"{name}:")
+        (deployment / f"{name}.yaml").write_text(text.replace("path: out", f"path: out/{name}"))
+    put(deployment, "a", 1)
+    put(deployment, "b", 2)
+    after_looks(monkeypatch, (deployment / "inbox/b.npy").unlink)
+    asked: list[list[Path]] = []
+    plan = plans.plan_as_asked
+
+    def note_and_plan(said: argparse.Namespace, **more: Any) -> Planned:
+        asked.append([Path(one) for one in said.paths])
+        return plan(said, **more)
+
+    monkeypatch.setattr(plans, "plan_as_asked", note_and_plan)
+    named = [deployment / "m.yaml", deployment / "n.yaml"]
+    result = cli("apply", *named, "--job", "m", "--job", "n")
+    assert result.code == 0, result
+    assert asked == [named, named[:1], named[1:]]
+
+
+def test_a_manifest_that_was_edited_meanwhile_is_for_the_next_apply(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest = deployment / "m.yaml"
     manifest.write_text(MANIFEST.replace("PATH", "inbox/*.npy"))
     put(deployment, "a", 1)
     put(deployment, "b", 2)
-    grow = [partial(put, deployment, "b", 2, rows) for rows in range(3, 9)]
+
+    def edit() -> None:
+        (deployment / "inbox/b.npy").unlink()
+        manifest.write_text(manifest.read_text().replace("path: out", "path: another"))
+
+    after_looks(monkeypatch, edit)
+    result = cli("apply", manifest)
+    assert (result.code, "plan.overtaken" in result.words) == (1, False)
+    assert not (deployment / "another").exists()
+
+
+def test_a_file_that_never_rests_ends_the_apply(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = deployment / "m.yaml"
+    manifest.write_text(MANIFEST.replace("PATH", "inbox/*.npy"))
+    put(deployment, "a", 1)
+    put(deployment, "b", 2)
+    grow = [partial(put, deployment, "b", 2, rows) for rows in range(3, 6)]
     after_looks(monkeypatch, *grow)
     result = cli("apply", manifest)
     assert result.code == 1, result
-    assert result.words.count("plan.overtaken") == 3
+    assert result.words.count("plan.overtaken") == 2
     assert "stable_for" in result.out
     monkeypatch.undo()
     assert cli("apply", manifest).code == 0
-    assert values(deployment) == [("a", 1)] * 2 + [("b", 2)] * 6
+    assert values(deployment) == [("a", 1)] * 2 + [("b", 2)] * 5

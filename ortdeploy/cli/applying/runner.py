@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _MORE_PLANS = 10
 """How often an apply plans again because input files change or go while it runs."""
+_MORE_FOR_A_FILE = 2
+"""How often it does so for one file: each of these plans may run all rows that are not committed."""
 _CODES = {Status.FAILED: EXIT_REJECTED, Status.PAUSED: EXIT_PAUSED}
 
 
@@ -123,7 +125,7 @@ class Runner(Struct, frozen=True, kw_only=True):
         planned = self.planned
         deployments = [*planned.deployments, *[None] * (len(planned.plans) - len(planned.deployments))]
         for plan, deployment in zip(planned.plans, deployments, strict=True):
-            yield from self._apart(plan, partial(self._run_up_to_date, plan, deployment, _MORE_PLANS))
+            yield from self._apart(plan, partial(self._run_up_to_date, plan, deployment))
         for plan in planned.stand_ins:
             yield from self._apart(plan, partial(self._run_stand_in, plan))
 
@@ -139,37 +141,45 @@ class Runner(Struct, frozen=True, kw_only=True):
         except Exception as error:  # noqa: BLE001  a bug is raised when all plans have run
             yield Ended(plan=plan, error=error)
 
-    def _run_up_to_date(self, plan: Plan, deployment: "Deployment | None", more: int) -> Iterator[Ended]:
-        """Run a plan; if its input files change or go meanwhile, plan again and run that, at most `more` times."""
+    def _run_up_to_date(
+        self, plan: Plan, deployment: "Deployment | None", said: tuple[str | None, ...] = ()
+    ) -> Iterator[Ended]:
+        """Run a plan; if its input files change or go meanwhile, plan again and run that. `said`: why, until now."""
         for ended in self._run_planned(plan, deployment):
-            again = self._planned_again(ended) if more else None
+            reasons = tuple(result.reason for result in ended.results if result.overtaken)
+            is_often = len(said) >= _MORE_PLANS or any(said.count(one) >= _MORE_FOR_A_FILE for one in reasons)
+            again = self._planned_again(ended) if reasons and not is_often else None
             if again is None:
                 yield ended
                 continue
             before = {result.job: result for result in ended.results if result.status is Status.DONE}
-            for one in self._run_up_to_date(*again, more - 1):
+            for one in self._run_up_to_date(*again, said + reasons):
                 has_nothing = {result.job for result in one.results if result.status is Status.NOTHING_TO_DO}
                 results = (before.get(each.job, each) if each.job in has_nothing else each for each in one.results)
                 yield replace(one, results=tuple(results))
 
     def _planned_again(self, ended: Ended) -> "tuple[Plan, Deployment | None] | None":
-        """Return another plan of a manifest whose files have overtaken this one; None if there is none, or no need."""
-        overtaken = [result for result in ended.results if result.overtaken]
-        if not overtaken or self.stopped() or self.shard is not None or self.engine is not None:
-            return None
-        if any(step.timing.until is not None for step in run_jobs(ended.plan)):  # the time would begin anew
+        """Return another plan of a manifest whose files have overtaken this one; None if there is none."""
+        if self.stopped() or self.shard is not None or self.engine is not None:
             return None
         from ortdeploy.cli.plans import load_or_plan  # noqa: PLC0415  loaded already, unless the plan was remembered
+        from ortdeploy.manifest.loader import find_manifests  # noqa: PLC0415
 
-        arguments = argparse.Namespace(**{**vars(self.arguments), "new_run": False})  # which has begun
+        manifest = manifest_of(ended.plan)
+        paths = [one for one in find_manifests(self.arguments.paths)[0] if os.path.abspath(one) == manifest]  # noqa: PTH100
+        if not paths or any(step.timing.until is not None for step in run_jobs(ended.plan)):  # time would begin anew
+            return None
+        own = {"paths": paths, "jobs": ended.plan.jobs, "excluded": (), "new_run": False}  # the new run has begun
+        arguments = argparse.Namespace(**{**vars(self.arguments), **own})
         try:
             planned = load_or_plan(arguments, in_shards=False)
         except OrtdeployError:  # which the next apply says
             return None
         for plan, deployment in zip(planned.plans, planned.deployments, strict=False):
-            if manifest_of(plan) == manifest_of(ended.plan):
-                for result in overtaken:
-                    log.warning("plan.overtaken", job=result.job, reason=result.reason)
+            if document_of(planned, plan) == document_of(self.planned, ended.plan):  # else it is not what was to run
+                for result in ended.results:
+                    if result.overtaken:
+                        log.warning("plan.overtaken", job=result.job, reason=result.reason)
                 return with_kept_choice(plan, arguments, now(), runs=not (plan.gates and plan.steps)), deployment
         return None
 
@@ -243,12 +253,15 @@ def _unrun(plan: Plan, state_dir: str | None, ending: Ending) -> tuple[JobResult
 
 def keep_manifest(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> None:
     """Keep the manifest's text, if the plan was made from one."""
-    document = planned.documents.get(plan.manifest)
-    spec = next((one for one in planned.specs if os.path.abspath(one.path) == manifest_of(plan)), None)  # noqa: PTH100
-    if spec is not None:
-        document = masked_document(spec.document.data)
+    document = document_of(planned, plan)
     if document is not None:
         keep_text(document, plan, state_dir, run_id)
+
+
+def document_of(planned: Planned, plan: Plan) -> Any:
+    """Return the manifest that a plan was made from, without secrets; None if it was made from none."""
+    spec = next((one for one in planned.specs if os.path.abspath(one.path) == manifest_of(plan)), None)  # noqa: PTH100
+    return planned.documents.get(plan.manifest) if spec is None else masked_document(spec.document.data)
 
 
 def manifest_of(plan: Plan) -> str:
