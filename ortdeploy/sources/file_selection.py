@@ -309,6 +309,12 @@ def rows_before(read: Sequence[FileState], known: Sequence[KnownFile], first_row
     return 0
 
 
+def _ticks() -> int:
+    """Return nanoseconds of a clock that nobody sets; where there is one that goes on in suspend, as this one does."""
+    steady = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic_ns() if steady is None else time.clock_gettime_ns(steady)
+
+
 class Settling(Struct, frozen=True):
     """Tells files that are settled from those that something may still write.
 
@@ -327,7 +333,7 @@ class Settling(Struct, frozen=True):
         others, future = {**before}, dict[str, list[int]]()
         found = {True: CompactListWriter(Names), False: CompactListWriter(Names)}
         now = time.time_ns()
-        was_set = self._was_set(now, time.monotonic_ns())
+        was_set = self._was_set(now, _ticks())
         for path in files:
             others.pop(path, None)
             try:

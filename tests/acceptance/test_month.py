@@ -40,6 +40,7 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.parts.part_writer import PartWriter
 from ortdeploy.planning.versions.installed import running_version
+from ortdeploy.sources import file_selection
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -504,7 +505,7 @@ def test_a_camera_runs_for_months_without_anybody(
         allow(camera.signer.public, name="camera")
     monkeypatch.setattr(time, "time_ns", lambda: camera.now)
     monkeypatch.setattr(time, "time", lambda: camera.now / 1e9)
-    monkeypatch.setattr(time, "monotonic_ns", lambda: camera.uptime)
+    monkeypatch.setattr(file_selection, "_ticks", lambda: camera.uptime)
     for day in range(1, days + 1):
         a_day(camera, day, cli)
     assert sum(camera.settled.values()) > days

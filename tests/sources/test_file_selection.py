@@ -238,12 +238,21 @@ class Clocks:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         path = folder / "a.npy"
         path.touch()
-        self.path, self.shown, self.uptime = str(path), path.stat().st_ctime + 1, 5.0
-        clocks = {"time_ns": lambda: int(self.shown * 1e9), "monotonic_ns": lambda: int(self.uptime * 1e9)}
-        patch.setattr(file_selection, "time", SimpleNamespace(**clocks))
+        self.path, self.shown, self.uptime, self.asleep = str(path), path.stat().st_ctime + 1, 5.0, 0.0
+        self.system = SimpleNamespace(
+            CLOCK_BOOTTIME=7,
+            time_ns=lambda: int(self.shown * 1e9),
+            clock_gettime_ns=lambda kind: int((self.uptime + self.asleep) * 1e9) if kind == 7 else 0,
+            monotonic_ns=lambda: int(self.uptime * 1e9),
+        )
+        patch.setattr(file_selection, "time", self.system)
 
     def go_on(self, seconds: float, *, set_by: float = 0.0) -> None:
         self.shown, self.uptime = self.shown + seconds + set_by, self.uptime + seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Suspend the machine."""
+        self.shown, self.asleep = self.shown + seconds, self.asleep + seconds
 
 
 def test_nothing_is_settled_as_soon_as_a_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,6 +270,20 @@ def test_nothing_is_settled_as_soon_as_a_clock_is_set(tmp_path: Path, monkeypatc
     assert settled(both) == later
     clocks.go_on(10)
     assert settled(both) == (tuple(both), ())
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_no_clock_was_set_while_a_machine_slept_if_it_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
+) -> None:
+    clocks, settled = Clocks(tmp_path, monkeypatch), Settling(10, tmp_path).settled
+    if not is_told:
+        del clocks.system.CLOCK_BOOTTIME
+    assert settled([clocks.path]) == ((), (clocks.path,))
+    clocks.sleep(3600)
+    assert settled([clocks.path]) == (((clocks.path,), ()) if is_told else ((), (clocks.path,)))
+    clocks.go_on(10)
+    assert settled([clocks.path]) == ((clocks.path,), ())
 
 
 @pytest.mark.parametrize("known", ["", [], 3, ["another boot", 0, None], [boot_id(), "x", None]])
