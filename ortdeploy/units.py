@@ -13,6 +13,19 @@ def allowed_count(limit: int | str, total: int) -> int:
     return limit if isinstance(limit, int) else int(total * float(limit.rstrip("%")) / 100)
 
 
+_OF_A_SHARE = 10
+
+
+def rows_lately(limit: int | str, before: int) -> int:
+    """Return over how many of the `before` rows of earlier runs a share may be kept too: as many as allow ten to fail.
+
+    A run may have few rows, as one picture that somebody has brought, of which a share allows none to fail.
+    """
+    if isinstance(limit, int) or allows_none(limit):
+        return 0
+    return min(before, int(_OF_A_SHARE * 100 / float(limit.rstrip("%"))))
+
+
 _UNITS = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _SIZE = r"([0-9]+(?:\.[0-9]+)?) ?([KMG]i?B|B)\Z"
 

@@ -257,7 +257,7 @@ class Finish(Struct, frozen=True, kw_only=True):
             ending = self._unfinished(missing, len(table))
         else:
             record = self.ledger.output(self._output)
-            earlier = failed_before(self.ledger, self._output, self.step.input.first_row)
+            earlier = failed_before(self.ledger, self._output, self.step)
             try:
                 ErrorBudget(self.step, record.failed if record else 0, earlier=earlier).judge(table.end)
             except BudgetError as error:

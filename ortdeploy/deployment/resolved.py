@@ -33,7 +33,7 @@ from ortdeploy.sources.settings import identity
 from ortdeploy.tensors.row_axes import RowAxes, to_place
 from ortdeploy.tensors.types import Shape, TensorType
 from ortdeploy.transforms.sample_rates import needs_rate
-from ortdeploy.units import allowed_count, allows_none
+from ortdeploy.units import allowed_count, allows_none, rows_lately
 
 
 class ResolvedProvider(Struct, frozen=True, kw_only=True):
@@ -390,7 +390,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
             return True
         limit, refused = self.spec.max_failed, len(found.refused)
         if isinstance(limit, int) or rows is not None:
-            return refused > allowed_count(limit, rows or 0)
+            return refused > allowed_count(limit, rows_lately(limit, self.input.first_row) + (rows or 0))
         return refused > allowed_count(limit, refused) if found.useless else refused > 0 and allows_none(limit)
 
     def feeds(self, column: str) -> bool:

@@ -2,16 +2,18 @@
 
 The rows of files that earlier applies have finished do not count: a million good ones of the last years would allow ten
 thousand bad ones today, and a bad hour of then would end every job of now. Those of a run that ended early do, until
-its files are through.
+its files are through. As a run may have few rows, it is enough if a share is kept over them and the last ones before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.parts.position import Earlier
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, FailedRow
-from ortdeploy.units import allowed_count
+from ortdeploy.units import allowed_count, rows_lately
 
 
 class BudgetError(OrtdeployError):
@@ -21,20 +23,20 @@ class BudgetError(OrtdeployError):
 class ErrorBudget:
     """Counts a job's failed rows."""
 
-    def __init__(self, job: RunJob, failed: int, in_a_row: int = 0, *, earlier: int = 0) -> None:
+    def __init__(self, job: RunJob, failed: int, in_a_row: int = 0, *, earlier: Earlier | None = None) -> None:
         """Begin with the rows that failed in earlier runs; the last `in_a_row` of them one after the other.
 
-        `earlier` of them do not count: they failed in files that are finished.
+        `earlier` are those of them that do not count: they failed in files that are finished.
         """
         self._job = job
         self._in_a_row = in_a_row
-        self._earlier = earlier
+        self._earlier = earlier or Earlier()
         self.failed = failed
 
     @property
     def counted(self) -> int:
         """The failed rows that count."""
-        return self.failed - self._earlier
+        return self.failed - self._earlier.failed
 
     def note(self, block: Block, failed: Sequence[FailedRow]) -> None:
         """Count a block's failed rows, in their order. Raises BudgetError if they are too many."""
@@ -79,9 +81,20 @@ class ErrorBudget:
         allowed = self._job.errors.max_failed
         if rows is None:
             return allowed if isinstance(allowed, int) else None
-        return allowed_count(allowed, rows - self._job.input.first_row)
+        before = self._job.input.first_row
+        lately = rows_lately(allowed, before)
+        with_these = allowed_count(allowed, rows - before + lately) - self._earlier.lately
+        return max(with_these, allowed_count(allowed, rows - before))
 
 
-def failed_before(ledger: Ledger, output: str, row: int) -> int:
-    """Return how many rows before one have failed, of those that the ledger has not forgotten."""
-    return sum(number < row for rows in ledger.failed_rows(output).values() for number in rows)
+def earlier_of(job: RunJob, failed: Iterable[int]) -> Earlier:
+    """Return which of the numbers of failed rows are those of earlier runs."""
+    first = job.input.first_row
+    before = [row for row in failed if row < first]
+    since = first - rows_lately(job.errors.max_failed, first)
+    return Earlier(failed=len(before), lately=sum(row >= since for row in before))
+
+
+def failed_before(ledger: Ledger, output: str, job: RunJob) -> Earlier:
+    """Return how many rows of earlier runs have failed, of those that the ledger has not forgotten."""
+    return earlier_of(job, chain.from_iterable(ledger.failed_rows(output).values()))

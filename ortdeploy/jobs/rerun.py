@@ -6,8 +6,9 @@ are removed from their parts. The ledger notes each step before it is done, so t
 """
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 
 from msgspec.structs import replace
 
@@ -16,7 +17,7 @@ from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, KnownFile
 from ortdeploy.feeds.row_sources import open_rows
 from ortdeploy.jobs.ending import carry_out, failed_too
-from ortdeploy.jobs.error_budget import ErrorBudget
+from ortdeploy.jobs.error_budget import ErrorBudget, earlier_of
 from ortdeploy.jobs.failed_row_details import DeadLetters
 from ortdeploy.jobs.input_contents import InputContents
 from ortdeploy.jobs.job_context import JobContext
@@ -163,7 +164,7 @@ class RerunRun:
         if len(wanted) != len(again.rows) + len(again.failed) + len(again.skipped):
             raise OrtdeployError(f"{states[0].path} has other rows than when they were counted; it changed meanwhile")
         failed_before = context.output.ledger.failed_rows(context.output.name).get(part.number, {})
-        self._judge(known, len([row for row in failed_before if row in {*wanted}]), len(again.failed))
+        self._judge(known, len({*failed_before}.intersection(wanted)), len(again.failed))
         rows = NewRows(
             spans=as_spans(wanted),
             path=again.path if again.rows else None,
@@ -180,10 +181,12 @@ class RerunRun:
     def _judge(self, known: OutputRecord, failed_before: int, failed: int) -> None:
         """Raise BudgetError, before anything is replaced, if more rows of changed files would have failed than may."""
         if failed > failed_before:
-            rows = {row for one in known.reruns for row in range(one.first_row, one.end)}
             letters = self._context.output.ledger.failed_rows(known.output).values()
-            failing = sum(row in rows for of_part in letters for row in of_part) - failed_before + failed
-            ErrorBudget(self._context.step, failing).judge(self._context.step.input.first_row + len(rows))
+            rows = sorted(chain.from_iterable(letters))
+            before = sum(bisect_left(rows, one.end) - bisect_left(rows, one.first_row) for one in known.reruns)
+            earlier = replace(earlier_of(self._context.step, rows), failed=0)
+            budget = ErrorBudget(self._context.step, before - failed_before + failed, earlier=earlier)
+            budget.judge(self._context.step.input.first_row + sum(one.rows for one in known.reruns))
 
 
 def _through(inputs: Sequence[KnownFile]) -> list[str]:

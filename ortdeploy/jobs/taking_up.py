@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
+from ortdeploy.jobs.error_budget import earlier_of
 from ortdeploy.jobs.expected import end_of_input
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.reconcile_inputs import cut_off, plan_again
@@ -72,7 +73,7 @@ def _position(context: JobContext, known: OutputRecord, begun_part: BegunPart) -
         part=known.next_part,
         part_digits=known.part_digits,
         failed=known.failed,
-        failed_earlier=sum(row < known.first_row for row in failed),
+        failed_earlier=earlier_of(context.step, failed),
         failed_last=0 if context.step.errors.max_consecutive is None else _failed_last(failed, done),
         statistics=known.statistics if dict(known.identity) == dict(context.step.identity) or known.rows else {},
         state=unpacked,

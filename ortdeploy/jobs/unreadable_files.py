@@ -43,7 +43,7 @@ class UnreadableFiles:
     def _judge(self, record: OutputRecord) -> None:
         rows = self._rows(record, self._new)
         if rows:
-            earlier = failed_before(self._context.output.ledger, record.output, record.first_row)
+            earlier = failed_before(self._context.output.ledger, record.output, self._context.step)
             budget = ErrorBudget(self._context.step, record.failed, earlier=earlier)
             budget.note(Block(start=record.rows, count=len(rows), rows=(), columns={}, failed=rows), rows)
             budget.judge(record.rows + len(rows))
