@@ -335,7 +335,8 @@ class UnmountedFolders:
             while has_magic(fixed):
                 fixed = os.path.dirname(fixed)  # noqa: PTH120  text
             self._named |= {as_name(fixed), *([os.path.dirname(as_name(full))] if fixed == full else [])}  # noqa: PTH120
-        self._may_be: dict[str, bool] = {self._above(path): False for path in seen}
+        one_of_each = {path.rpartition("/")[0]: path for path in seen}.values()  # there may be a million
+        self._may_be: dict[str, bool] = {self._above(path): False for path in one_of_each}
 
     def may_hold(self, path: str) -> bool:
         """Return whether a file, by its path from the manifest, may be there again later, as it was."""
