@@ -59,7 +59,7 @@ class Devices(Protocol):
         """Return the energy counters of the devices."""
 
     def memory(self) -> int | None:
-        """Return the memory in bytes of the device that has least of it; None if that is not told."""
+        """Return the memory in bytes of the device that has most of it; None if that is not told."""
 
     def now(self) -> Mapping[str, Mapping[str, float]]:
         """Return for each device, if it reports them: its memory in use, this process's memory, and its temperature."""
@@ -160,9 +160,9 @@ class _Nvidia:
         return lambda: self._asked(lambda: int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle)))
 
     def memory(self) -> int | None:
-        """Return the memory in bytes of the device that has least of it; None if that is not told."""
+        """Return the memory in bytes of the device that has most of it; None if that is not told."""
         nvml, handles = self._nvml, self._handles.values()
-        return self._asked(lambda: min(int(nvml.nvmlDeviceGetMemoryInfo(one).total) for one in handles))
+        return self._asked(lambda: max(int(nvml.nvmlDeviceGetMemoryInfo(one).total) for one in handles))
 
     def now(self) -> Mapping[str, Mapping[str, float]]:
         """Return for each device, if it reports them: its memory in use, this process's memory, and its temperature."""

@@ -64,19 +64,20 @@ class NVMLError(Exception):
 
 
 class Card:
-    """NVML of one card, whose values a test changes."""
+    """NVML of a card, whose values a test changes; each card beside it has half the memory of the one before."""
 
     def __init__(self) -> None:
+        self.count = 1
         self.used, self.celsius, self.energy, self.pid = 100, 40, 5_000, os.getpid()
 
     def module(self) -> ModuleType:
         nvml: Any = ModuleType("pynvml")
         nvml.NVMLError, nvml.NVML_TEMPERATURE_GPU = NVMLError, 0
         nvml.nvmlInit = lambda: None
-        nvml.nvmlDeviceGetCount = lambda: 1
+        nvml.nvmlDeviceGetCount = lambda: self.count
         nvml.nvmlDeviceGetHandleByIndex = lambda index: index
         nvml.nvmlDeviceGetName = lambda _: "Card"
-        nvml.nvmlDeviceGetMemoryInfo = lambda _: SimpleNamespace(used=self.used, total=1_000)
+        nvml.nvmlDeviceGetMemoryInfo = lambda index: SimpleNamespace(used=self.used, total=1_000 >> index)
         nvml.nvmlDeviceGetTemperature = lambda *_: self.celsius
         nvml.nvmlDeviceGetTotalEnergyConsumption = lambda _: self.counted()
         own = SimpleNamespace(pid=self.pid, usedGpuMemory=60)
@@ -115,6 +116,12 @@ def test_what_a_device_does_not_tell_is_left_out(tmp_path: Path, card: Card) -> 
     gauges = Gauges(nvidia_devices(), tmp_path)
     assert gauges.plain()["energy_joules"] == {}
     assert gauges.plain()["devices"][0]["celsius"] == 40
+
+
+def test_the_memory_of_a_machine_is_that_of_its_largest_device(card: Card) -> None:
+    card.count = 2
+    assert (devices := nvidia_devices()) is not None
+    assert devices.memory() == 1_000
 
 
 def test_without_nvml_there_are_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
