@@ -400,8 +400,9 @@ def _missing_names(declared: DeclaredInput, known: Sequence[KnownFile]) -> list[
     if not missing or declared.only is not None:
         return []
     known_cells = KnownFiles.of(known).cells()
-    done = [full_path(declared.folder, path) for path, _, _, is_done, _, rows in known_cells if is_done or rows > 0]
-    return [one for one in missing if not any(f"{path}/".startswith(f"{as_name(full[one])}/") for path in done)]
+    run = [full_path(declared.folder, path) for path, _, _, is_done, _, rows in known_cells if is_done or rows > 0]
+    done = [f"{os.path.normpath(path)}/" for path in run]  # which leads by .. to another root
+    return [one for one in missing if not any(path.startswith(f"{as_name(full[one])}/") for path in done)]
 
 
 def _without_files(

@@ -124,10 +124,10 @@ def test_a_file_that_goes_while_another_one_is_read_costs_no_other_file(
     assert ([one.path for one in found.states], found.rows, found.problem) == (["b.npy"], 2, None)
 
 
-@pytest.mark.parametrize("name", ["b.npy", "folder"])
+@pytest.mark.parametrize("name", ["b.npy", "folder", "../b.npy"])
 def test_each_file_and_folder_that_is_named_must_be_there_unless_its_rows_were_run(tmp_path: Path, name: str) -> None:
     np.save(tmp_path / "a.npy", np.zeros((2, 3), dtype=np.float32))
-    path = name if name == "b.npy" else f"{name}/b.npy"
+    path = name if name.endswith("b.npy") else f"{name}/b.npy"
     strict = DeclaredInput(folder=str(tmp_path), patterns=("a.npy", name))
 
     def problem(declared: DeclaredInput, *known: KnownFile) -> str | None:
