@@ -1,6 +1,7 @@
 """The search of `ortdeploy tune`: what it tries, what it chooses, and what it writes."""
 
 import pytest
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 from support.specs import make_spec
 
@@ -185,3 +186,11 @@ def test_an_overlay_reads_back_as_what_it_changes() -> None:
         "jobs": {"read": {"batch": {"size": 64}}},
         "models": {"digits": {"providers": "b", "session": {"intra_op_num_threads": 2}, "memory": "lean"}},
     }
+
+
+def test_trials_are_kept_as_earlier_versions_kept_them() -> None:
+    setting = {"chain": None, "threads": 2, "sessions": None, "callers": None, "batch": 4, "memory": "lean"}
+    measured = {"rows_per_second": 1.5, "p99": 0.1, "memory": 3, "refused": None, "repeated": None, "rows": 7}
+    trial = convert({"setting": setting, **measured}, Trial)
+    assert trial.setting == Setting(threads=2, batch=4, memory="lean")
+    assert to_builtins(trial) == {"setting": setting, **measured}
