@@ -4,6 +4,7 @@ Problems in a user's file are values (`Diagnostic`); an expected failure during 
 that is raised is a bug of ortdeploy and is reported as one.
 """
 
+import errno
 import re
 from collections.abc import Iterable
 from enum import StrEnum
@@ -99,10 +100,13 @@ def failure_at(place: object, error: Exception) -> str:
     """Return a failure in words: of the system with its file, or a `place` if the call named none, as a write."""
     if not isinstance(error, OSError):
         return str(error)
+    where = error.filename or place
+    said = f"{where}: {error.strerror or error}"
+    if error.errno in {errno.EMFILE, errno.ENFILE}:  # then no module can be read either
+        return said
     from ortdeploy.files.disk import advice_on_disk  # noqa: PLC0415  only where something fails
 
-    where = error.filename or place
-    return f"{where}: {error.strerror or error}{advice_on_disk(error.errno or 0, Path(str(where)))}"
+    return f"{said}{advice_on_disk(error.errno or 0, Path(str(where)))}"
 
 
 class ProviderFailedError(OrtdeployError):

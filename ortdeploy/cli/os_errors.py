@@ -8,14 +8,14 @@ _LACKING = {
     errno.EAGAIN: "; no process can be started, see ulimit -u, TasksMax and pids.max",
     errno.EMFILE: "; ulimit -n says how many, and raises it",
     errno.ENFILE: "",
-    errno.ENOSPC: "",
-    errno.EDQUOT: "",
+    errno.ENOSPC: None,
+    errno.EDQUOT: None,
     errno.EFBIG: "; ulimit -f says how large",
-    errno.EROFS: "",
-    errno.EIO: "",
+    errno.EROFS: None,
+    errno.EIO: None,
     errno.ENOMEM: "",
 }
-"""Faults of the machine that any command may meet, with the remedy for each that is not of a disk."""
+"""Faults of the machine that any command may meet, with the remedy for each; None: the disk tells it."""
 
 _UNLOADABLE = ("shared object", "DLL load failed", "Library not loaded", "GLIBC", "undefined symbol", "ELF")
 """Messages of Linux, Windows and macOS when a package's library lacks memory or another library, or fits no system."""
@@ -32,12 +32,13 @@ def fault_of_the_machine(error: Exception) -> str | None:
     except OSError:
         return "the current folder is gone; change into one that is there"
     if isinstance(error, OSError) and error.errno in _LACKING:
-        where = f"{error.filename}: " if error.filename else ""
-        from pathlib import Path  # noqa: PLC0415  only where something fails
+        where, todo = f"{error.filename}: " if error.filename else "", _LACKING[error.errno]
+        if todo is None:
+            from pathlib import Path  # noqa: PLC0415  only where a disk fails
 
-        from ortdeploy.files.disk import advice_on_disk  # noqa: PLC0415  as above
+            from ortdeploy.files.disk import advice_on_disk  # noqa: PLC0415  as above
 
-        todo = _LACKING[error.errno] or advice_on_disk(error.errno, Path(str(error.filename or os.curdir)))
+            todo = advice_on_disk(error.errno, Path(str(error.filename or os.curdir)))
         return f"{where}{error.strerror}{todo}"
     if isinstance(error, MemoryError):
         return "memory ran out"

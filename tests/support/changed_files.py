@@ -324,7 +324,10 @@ def judge(folder: Path, change: Change, made: bool, ended: tuple[int, str], want
     assert code in {0, 1}, said
     assert "Traceback" not in said, said
     assert ".ortdeploy/store" not in said, said
-    if code == 0:
+    if code == 0 and change.file in READ_AS_THEY_ARE and "plan.overtaken" in said:  # what is there was read instead
+        assert made, said
+        assert all(set(rows) <= set(wanted[job]) for job, rows in found.items()), said
+    elif code == 0:
         assert found == wanted, said
     else:
         assert made, said
