@@ -101,9 +101,6 @@ def test_the_plan_knows_the_groups_limit(wide: Path, group: Group) -> None:
 def test_a_plan_that_was_made_where_there_was_more_memory_is_refused(wide: Path, group: Group) -> None:
     assert run_fork(["plan", "m.yaml", "--out", "plan.json"], cwd=wide).code == 0
     done = group.run(160 * MIB, "apply", "plan.json", cwd=wide)
-    if "job.not_measured" in done.stderr:  # the kernel has ended the fork otherwise: then the run has to get along
-        assert done.returncode in {0, 1}, done.stderr
-        return
     assert done.returncode == 1, done.stderr
     assert "there are 160 MiB for it" in " ".join(done.stdout.split())
     assert not (wide / "out").exists()
