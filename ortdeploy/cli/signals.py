@@ -34,13 +34,8 @@ class StopFlag:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Handle the signals inside the block."""
-        before = {number: signal.signal(number, self._set) for number in _signals_to_stop()}
-        try:
+        with _handled_by(self._set):
             yield
-        finally:
-            for number, action in before.items():
-                signal.signal(number, action)
-            last_words.have_requests_told()
 
     def _set(self, number: int, _frame: FrameType | None) -> None:
         self.forward(number)
@@ -63,15 +58,24 @@ def ending_what_began() -> Iterator[None]:
         if len(came) == 1:  # a second one, such as systemd's beside that of watch, lets the end come to its end
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _signals_to_stop()}
+    try:
+        with _handled_by(interrupt):
+            yield
+    finally:
+        if came:
+            signal.raise_signal(came[0])
+
+
+@contextmanager
+def _handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle the signals to stop inside the block, and as before after it."""
+    before = {number: signal.signal(number, handle) for number in _signals_to_stop()}
     try:
         yield
     finally:
         for number, action in before.items():
             signal.signal(number, action)
         last_words.have_requests_told()
-        if came:
-            signal.raise_signal(came[0])
 
 
 def _signals_to_stop() -> list[int]:
